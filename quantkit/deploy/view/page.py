@@ -1,10 +1,12 @@
 """The page: one file that opens from disk, with all that is known; and names as they fit into boxes."""
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -82,13 +84,13 @@ def _data(page: Page) -> dict[str, Any]:
         "short": _SHORT,
         "plan": page.plan,
         "graphs": [_graph(drawing) for drawing in page.drawings],
-        "pairs": [[p.a, p.b, p.status, [_text(c) for c in p.changes]] for p in page.pairs],
+        "pairs": [_shown(pair) for pair in page.pairs],
     }
 
 
 def _graph(drawing: Drawing) -> dict[str, Any]:
     paths = _paths(drawing.tree)
-    inside = _counts(drawing)
+    groups = zip(drawing.tree.groups, drawing.layouts, paths, _counts(drawing), strict=True)
     return {
         "name": _text(drawing.name),
         "nbytes": drawing.nbytes,
@@ -97,23 +99,8 @@ def _graph(drawing: Drawing) -> dict[str, Any]:
             _box(box, paths[drawing.tree.home[number]]) for number, box in enumerate(drawing.boxes)
         ],
         "groups": [
-            {
-                "label": _text(group.label),
-                "path": _text(paths[number]),
-                "parent": group.parent,
-                "sub": inside[number],
-                "items": group.items,
-                "layers": layout.layers,
-                "nets": [
-                    {"boxes": n.boxes, "start": n.start, "via": n.via, "ends": n.ends}
-                    for n in layout.nets
-                ],
-                "entries": layout.entries,
-                "exits": layout.exits,
-            }
-            for number, (group, layout) in enumerate(
-                zip(drawing.tree.groups, drawing.layouts, strict=True)
-            )
+            {**_shown(group), **_shown(layout), "path": _text(path), "sub": sub}
+            for group, layout, path, sub in groups
         ],
     }
 
@@ -158,56 +145,31 @@ def shown_name(box: Box, path: str) -> str:
 
 
 def _box(box: Box, path: str) -> dict[str, Any]:
-    what = _what(box)
-    shape = _dims(box.makes[0]) if box.makes else ""
-    plain: dict[str, Any] = {
-        "name": _text(box.name),
-        "label": _text(shown_name(box, path)),
+    """Return all facts of a box, and how it is written."""
+    what = _what(box) if box.role == "layer" else box.role
+    return {
+        **_shown(box),
         "role": "" if box.role == "layer" else box.role,
-        "op": box.op_type,
-        "what": what,
-        "sub": " ".join(filter(None, (what if box.role == "layer" else box.role, shape))),
-        "reads": box.reads,
-        "operators": [
-            [_text(o.name), o.op_type, *([o.fate] if o.fate else [])] for o in box.operators
-        ],
-        "attributes": [[_text(k), _text(v)] for k, v in box.attributes],
-        "makes": [_tensor(tensor) for tensor in box.makes],
-        "weights": [
-            _given(
-                name=_text(w.name),
-                dtype=w.dtype,
-                shape=w.shape,
-                bytes=w.nbytes,
-                low=w.low,
-                high=w.high,
-            )
-            for w in box.weights
-        ],
-        "bytes": box.nbytes,
+        "label": _text(shown_name(box, path)),
+        "what": _what(box),
+        "sub": " ".join(filter(None, (what, _dims(box.makes[0]) if box.makes else ""))),
+        "nbytes": box.nbytes,
     }
-    if box.runs is not None:
-        plain["run"] = {
-            "kind": box.runs.kind,
-            "kernel": _text(box.runs.kernel),
-            "why": _text(box.runs.why),
-            "fix": _text(box.runs.fix),
-        }
-    if box.planned is not None:
-        plain["plan"] = {"kind": box.planned.kind, "why": _text(box.planned.why)}
-    if box.seconds is not None:
-        plain["sec"] = box.seconds
-    if box.layer is not None:
-        layer = box.layer
-        plain["layer"] = {
-            "share": layer.share,
-            "alone": layer.alone_db,
-            "local": layer.local_db,
-            "accumulated": layer.accumulated_db,
-            "clipped": layer.clipped,
-            "fix": _text(layer.fix),
-        }
+
+
+def _shown(facts: object) -> dict[str, Any]:
+    """Return facts as plain data."""
+    plain: dict[str, Any] = _texts(msgspec.to_builtins(facts))
     return plain
+
+
+def _texts(plain: Any) -> Any:
+    """Return plain data with strings as they are shown, and without what is not known."""
+    if isinstance(plain, str):
+        return _text(plain)
+    if isinstance(plain, Mapping):
+        return {name: _texts(value) for name, value in plain.items() if value is not None}
+    return [_texts(value) for value in plain] if isinstance(plain, list | tuple) else plain
 
 
 def _what(box: Box) -> str:
@@ -223,27 +185,3 @@ def _dims(tensor: Tensor) -> str:
     if not tensor.shape:
         return ""
     return "\u00d7".join(_text(str(n)) for n in tensor.shape)
-
-
-def _tensor(tensor: Tensor) -> dict[str, Any]:
-    histogram = tensor.histogram
-    return _given(
-        name=_text(tensor.name),
-        dtype=tensor.dtype,
-        shape=None
-        if tensor.shape is None
-        else [n if isinstance(n, int) else _text(n) for n in tensor.shape],
-        scale=tensor.scale,
-        zero=tensor.zero_point,
-        integers=tensor.integers,
-        low=tensor.low,
-        high=tensor.high,
-        hist=None
-        if histogram is None
-        else {"low": histogram.low, "high": histogram.high, "bins": histogram.bins},
-    )
-
-
-def _given(**facts: Any) -> dict[str, Any]:
-    """Return the facts that are known."""
-    return {name: value for name, value in facts.items() if value is not None}

@@ -49,13 +49,13 @@
   const statusOf = data.graphs.map((graph) => new Array(graph.boxes.length).fill("same"));
   const changesOf = data.graphs.map((graph) => new Array(graph.boxes.length).fill(null));
   const twinOf = data.graphs.map((graph) => new Array(graph.boxes.length).fill(-1));
-  for (const [a, b, status, changes] of data.pairs) {
+  for (const { a, b, status, changes } of data.pairs) {
     [a, b].forEach((box, side) => {
-      if (box === null) return;
+      if (box === undefined) return;
       statusOf[side][box] = status;
       changesOf[side][box] = changes;
       const other = side ? a : b;
-      twinOf[side][box] = other === null ? -1 : other;
+      twinOf[side][box] = other === undefined ? -1 : other;
     });
   }
   const ofTwin = (side, box, get) => {
@@ -66,7 +66,7 @@
   const last = data.graphs.length - 1;
   const kindOf = (side, box) => {
     const found = data.graphs[side].boxes[box];
-    return found.role || !found.run ? "none" : found.run.kind;
+    return found.role || !found.runs ? "none" : found.runs.kind;
   };
   const total = (side, get) => data.graphs[side].boxes.reduce((sum, box) => sum + (get(box) || 0), 0);
   const share = (get, whole) => {
@@ -75,12 +75,12 @@
   };
   const has = (get) => data.graphs.some((graph) => graph.boxes.some((box) => get(box) !== undefined));
   const overlays = [];
-  if (has((box) => box.run)) overlays.push({ id: "run", label: "how it runs", kind: kindOf });
-  if (has((box) => box.plan)) overlays.push({ id: "plan", label: data.plan, kind: (side, box) => { const found = data.graphs[side].boxes[box]; return found.plan ? found.plan.kind : "none"; } });
+  if (has((box) => box.runs)) overlays.push({ id: "run", label: "how it runs", kind: kindOf });
+  if (has((box) => box.planned)) overlays.push({ id: "plan", label: data.plan, kind: (side, box) => { const found = data.graphs[side].boxes[box]; return found.planned ? found.planned.kind : "none"; } });
   if (data.graphs.length > 1) overlays.push({ id: "change", label: "what changed", kind: (side, box) => statusOf[side][box] });
   if (has((box) => box.layer)) overlays.push({ id: "drift", label: "share of the drift", what: "of the noise at the output", share: (side, box) => ofTwin(side, box, (b) => (b.layer ? b.layer.share : undefined)) || 0 });
-  if (has((box) => box.sec)) overlays.push({ id: "time", label: "share of the time", what: "of a run", share: share((box) => box.sec, false) });
-  overlays.push({ id: "size", label: "share of the size", what: "of the file", share: share((box) => box.bytes, true) });
+  if (has((box) => box.seconds)) overlays.push({ id: "time", label: "share of the time", what: "of a run", share: share((box) => box.seconds, false) });
+  overlays.push({ id: "size", label: "share of the size", what: "of the file", share: share((box) => box.nbytes, true) });
   /* Of a float model alone it says more what would become of it. */
   if (data.graphs.length === 1 && overlays.length > 1 && overlays[1].id === "plan") overlays.unshift(overlays.splice(1, 1)[0]);
   let overlay = overlays[0];
@@ -415,7 +415,7 @@
           }
         }
         const box = item >= 0 ? this.graph.boxes[item] : null;
-        if (box) element.setAttribute("aria-label", [box.name, box.op || box.role, words].filter(Boolean).join(", "));
+        if (box) element.setAttribute("aria-label", [box.name, box.op_type || box.role, words].filter(Boolean).join(", "));
         element.classList.toggle("dim", filter !== null && !isOpen && !inside.some((b) => overlay.kind(this.side, b) === filter));
       }
     }
@@ -607,7 +607,7 @@
   const links = (title, side, boxes) => (boxes.length ? [heading(title), make("ul", {}, ...boxes.slice(0, 12).map((box) => linkTo(side, box)), boxes.length > 12 ? make("li", { class: "muted" }, `and ${boxes.length - 12} more`) : null)] : []);
   const spread = (tensor) => {
     const found = draw("svg", { class: "spread", viewBox: "0 0 320 64", preserveAspectRatio: "none", role: "img", "aria-label": "Histogram of the calibration" });
-    const { low, high, bins } = tensor.hist, at = (x) => Math.min(320, Math.max(0, ((x - low) / (high - low)) * 320));
+    const { low, high, bins } = tensor.histogram, at = (x) => Math.min(320, Math.max(0, ((x - low) / (high - low)) * 320));
     if (tensor.low !== undefined) found.append(draw("rect", { class: "kept", x: at(tensor.low), y: 0, width: Math.max(0.5, at(tensor.high) - at(tensor.low)), height: 64 }));
     bins.forEach((share, i) => { if (share) { const tall = Math.max(1, 60 * Math.sqrt(share)); found.append(draw("rect", { x: (i * 320) / bins.length, y: 64 - tall, width: 320 / bins.length - 0.6, height: tall })); } });
     if (tensor.low !== undefined) for (const end of [tensor.low, tensor.high]) found.append(draw("line", { x1: at(end), x2: at(end), y1: 0, y2: 64 }));
@@ -617,26 +617,26 @@
     ["type", [tensor.dtype || "not known", tensor.integers ? `as ${tensor.integers}` : ""].filter(Boolean).join(", ")],
     ["shape", shapeText(tensor.shape)],
     tensor.scale !== undefined ? ["scale", short(tensor.scale)] : tensor.integers ? ["scale", "taken at run time, or per channel"] : null,
-    tensor.zero !== undefined ? ["zero point", String(tensor.zero)] : null,
+    tensor.zero_point !== undefined ? ["zero point", String(tensor.zero_point)] : null,
     tensor.low !== undefined ? ["range", `${short(tensor.low)} to ${short(tensor.high)}`] : null,
-  ]), tensor.hist ? spread(tensor) : null);
+  ]), tensor.histogram ? spread(tensor) : null);
   const weightRows = (weight) => make("div", { class: "tensor" }, make("strong", {}, weight.name), pairs([
     weight.dtype ? ["type", weight.dtype] : null,
     weight.dtype ? ["shape", shapeText(weight.shape)] : null,
-    ["size", weight.bytes ? size(weight.bytes) : "counted where it is read first"],
+    ["size", weight.nbytes ? size(weight.nbytes) : "counted where it is read first"],
     weight.low !== undefined ? ["values", `${short(weight.low)} to ${short(weight.high)}`] : null,
   ]));
   const runRows = (run, title) => (run ? [heading(title), make("p", {}, chip(run.kind), run.kernel ? make("code", {}, run.kernel) : null), run.why ? make("p", {}, run.why) : null, run.fix ? make("p", { class: "muted" }, `What would change it: ${run.fix}`) : null] : []);
   const driftRows = (layer) => (layer ? [heading("Drift"), pairs([
     ["share", `${percent(layer.share)} of the noise at the output`],
-    ["alone", decibels(layer.alone)],
-    layer.local !== undefined ? ["local", decibels(layer.local)] : null,
-    layer.accumulated !== undefined ? ["accumulated", decibels(layer.accumulated)] : null,
+    ["alone", decibels(layer.alone_db)],
+    layer.local_db !== undefined ? ["local", decibels(layer.local_db)] : null,
+    layer.accumulated_db !== undefined ? ["accumulated", decibels(layer.accumulated_db)] : null,
     layer.clipped ? ["clipped", percent(layer.clipped)] : null,
   ]), layer.fix ? make("p", {}, layer.fix) : null] : []);
   const costRows = (side, boxes) => {
-    const graph = data.graphs[side], bytes = boxes.reduce((sum, box) => sum + graph.boxes[box].bytes, 0);
-    const seconds = boxes.reduce((sum, box) => sum + (graph.boxes[box].sec || 0), 0), all = total(side, (box) => box.sec);
+    const graph = data.graphs[side], bytes = boxes.reduce((sum, box) => sum + graph.boxes[box].nbytes, 0);
+    const seconds = boxes.reduce((sum, box) => sum + (graph.boxes[box].seconds || 0), 0), all = total(side, (box) => box.seconds);
     return [heading("Cost"), pairs([["size", `${size(bytes)}, ${percent(bytes / (graph.nbytes || 1))} of the file`], seconds ? ["time", `${time(seconds)}, ${percent(seconds / all)} of a run`] : null])];
   };
   const changeRows = (side, number) => {
@@ -650,13 +650,13 @@
     const isFloat = panes.length > 1 && side < last;
     return [
       make("h2", {}, box.name), make("p", { class: "path" }, [box.role || box.what, pane.groups[pane.home[number]].path].filter(Boolean).join(" · ")),
-      ...runRows(box.run, "Runs in"), ...(box.run || box.role || !pane.graph.notes.length ? [] : [heading("Runs in"), make("p", {}, "not known"), ...pane.graph.notes.map((note) => make("p", { class: "muted" }, note))]), ...(isFloat && other ? runRows(other.run, `In ${data.graphs[last].name}`) : []),
-      ...(box.plan ? [heading(data.plan), make("p", {}, chip(box.plan.kind)), make("p", {}, box.plan.why)] : []),
+      ...runRows(box.runs, "Runs in"), ...(box.runs || box.role || !pane.graph.notes.length ? [] : [heading("Runs in"), make("p", {}, "not known"), ...pane.graph.notes.map((note) => make("p", { class: "muted" }, note))]), ...(isFloat && other ? runRows(other.runs, `In ${data.graphs[last].name}`) : []),
+      ...(box.planned ? [heading(data.plan), make("p", {}, chip(box.planned.kind)), make("p", {}, box.planned.why)] : []),
       ...changeRows(side, number), ...driftRows(box.layer || (other && other.layer)), ...costRows(side, [number]),
       ...(box.makes.length ? [heading("Makes"), ...box.makes.map(tensorRows)] : []),
       ...(box.weights.length ? [heading("Weights"), ...box.weights.map(weightRows)] : []),
       ...(box.attributes.length ? [heading("Attributes"), pairs(box.attributes)] : []),
-      ...(box.operators.length ? [heading(box.operators.length > 1 ? `${box.operators.length} nodes of the file` : "Node of the file"), make("ul", {}, ...box.operators.map(([name, op, fate]) => make("li", {}, make("code", {}, name), ` ${op}`, fate ? make("span", { class: "muted" }, ` → ${fate}`) : null)))] : []),
+      ...(box.operators.length ? [heading(box.operators.length > 1 ? `${box.operators.length} nodes of the file` : "Node of the file"), make("ul", {}, ...box.operators.map(({ name, op_type: op, fate }) => make("li", {}, make("code", {}, name), ` ${op}`, fate ? make("span", { class: "muted" }, ` → ${fate}`) : null)))] : []),
       ...links("Reads", side, box.reads), ...links("Read by", side, pane.readers[number]),
     ];
   };
@@ -710,7 +710,7 @@
   const find = byId("find"), found = byId("found");
   const MOST = 40;
   let picked = 0, results = [];
-  const index = panes.flatMap((pane, side) => pane.graph.boxes.map((box, number) => ({ side, number, name: box.name, text: [box.name, box.op, ...box.operators.flat(), ...box.makes.map((t) => t.name), ...box.weights.map((w) => w.name)].join(" ").toLowerCase() })));
+  const index = panes.flatMap((pane, side) => pane.graph.boxes.map((box, number) => ({ side, number, name: box.name, text: [box.name, box.op_type, ...box.operators.map((node) => `${node.name} ${node.op_type}`), ...box.makes.map((t) => t.name), ...box.weights.map((w) => w.name)].join(" ").toLowerCase() })));
   const showFound = () => {
     found.replaceChildren(...(results.length ? results.map((result, i) => {
       const line = make("li", { role: "option", id: `found-${i}`, "aria-selected": String(i === picked) }, result.name, make("span", {}, [panes[result.side].graph.boxes[result.number].what || panes[result.side].graph.boxes[result.number].role, panes.length > 1 ? data.graphs[result.side].name : ""].filter(Boolean).join(" · ")));
@@ -842,7 +842,7 @@
     for (let side = last; side >= 0; side--) {
       const boxes = data.graphs[side].boxes;
       let number = boxes.findIndex((box) => box.name === name);
-      if (number < 0) number = boxes.findIndex((box) => box.operators.some(([own]) => own === name) || box.makes.some((tensor) => tensor.name === name));
+      if (number < 0) number = boxes.findIndex((box) => box.operators.some((node) => node.name === name) || box.makes.some((tensor) => tensor.name === name));
       if (number >= 0) { goTo(side, number); return; }
     }
     said.textContent = `There is no node '${name}' here.`;
