@@ -32,7 +32,7 @@ from quantkit import DataSettings, StaticSettings, prepare_static, realize_plan
 from quantkit.errors import QuantkitError
 from quantkit.pipeline.measure import decide
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.prepared import Prepared
 from quantkit.quantize.plan import Kept, Mode, Plan
 from quantkit.quantize.plan.measured import predict
 from quantkit.reasons import Why, because

@@ -71,8 +71,7 @@ class _Stopwatch:
 
 def quantize_static(job: dict[str, Any]) -> dict[str, Any]:
     """Quantize ``source``, whose input is rows of ``width`` values."""
-    from quantkit.pipeline.pipeline import static
-    from quantkit.pipeline.record import StaticJob
+    from quantkit.pipeline.forms.static import StaticJob, static
 
     generator = np.random.default_rng(0)
     samples = [

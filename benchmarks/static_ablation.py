@@ -79,7 +79,9 @@ class Maker:
         samples = list(self.task.calibration)
         settings = DataSettings(limit=len(samples))
         # Users cannot leave a pass out, nor reduce the range: the constraint on pairs replaces it.
-        with mock.patch("quantkit.pipeline.prepare.simplify", partial(simplify, passes=passes)):
+        with mock.patch(
+            "quantkit.pipeline.static_model.simplify", partial(simplify, passes=passes)
+        ):
             plan = None
             if variant.reduced:
                 chosen = StaticSettings(target=variant.target, recover=variant.recover)

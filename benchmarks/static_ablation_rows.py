@@ -7,7 +7,7 @@ from pathlib import Path
 from quantkit import RecoverSettings
 from quantkit.model.graph.load import load
 from quantkit.model.graph.products import products_of
-from quantkit.pipeline.prepare import simplified
+from quantkit.pipeline.static_model import simplified
 from quantkit.quantize.rewrite.equalize import groups_of
 from quantkit.quantize.rewrite.smooth import smoothable
 from quantkit.settings import StaticSettings

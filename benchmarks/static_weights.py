@@ -25,7 +25,8 @@ from quantkit.model.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
 from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
-from quantkit.pipeline.prepare import FloatModel, runnable, simplified
+from quantkit.pipeline.prepared import FloatModel
+from quantkit.pipeline.static_model import runnable, simplified
 from quantkit.quantize.solve.rounding import peak_scale, safe_scale
 from quantkit.quantize.solve.weights import moment_request, moment_requests
 from quantkit.settings import StaticSettings

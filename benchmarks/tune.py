@@ -45,7 +45,7 @@ from tune_picture import duration, picture
 
 from quantkit.pipeline.measure import decide
 from quantkit.pipeline.plan_prepared import planner_of
-from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.prepared import Prepared
 from quantkit.quantize.plan import Format
 from quantkit.quantize.plan.measured import predict
 from quantkit.quantize.plan.model import Kept

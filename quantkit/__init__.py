@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from quantkit.pipeline.optimize import check_pass as check_pass
     from quantkit.pipeline.package import Packaged as Packaged
     from quantkit.pipeline.result import QuantizeResult as QuantizeResult
-    from quantkit.pipeline.prepare import Prepared as Prepared
+    from quantkit.pipeline.prepared import Prepared as Prepared
     from quantkit.pipeline.tune import Tuned as Tuned
     from quantkit.pipeline.verify_file import Attestation as Attestation
     from quantkit.quantize.plan import Plan as Plan
@@ -108,7 +108,7 @@ _PUBLIC = {
     "quantkit.pipeline.optimize": "check_pass",
     "quantkit.pipeline.package": "Packaged",
     "quantkit.pipeline.result": "QuantizeResult",
-    "quantkit.pipeline.prepare": "Prepared",
+    "quantkit.pipeline.prepared": "Prepared",
     "quantkit.pipeline.tune": "Tuned",
     "quantkit.pipeline.verify_file": "Attestation",
     "quantkit.quantize.plan": "Plan",

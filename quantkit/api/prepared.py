@@ -5,12 +5,13 @@ from pathlib import Path
 
 from quantkit.api.arguments import as_path, check_output, checked_kinds, range_method
 from quantkit.pipeline import saved
+from quantkit.pipeline.forms.static import realize_prepared
 from quantkit.pipeline.measure import decide
-from quantkit.pipeline.plan_prepared import plan_of, with_choices
-from quantkit.pipeline.prepare import Prepared
-from quantkit.pipeline.realize import realize
+from quantkit.pipeline.plan_prepared import format_of, plan_of
+from quantkit.pipeline.prepare import with_choices
+from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.result import QuantizeResult
-from quantkit.quantize.plan import Format, Plan
+from quantkit.quantize.plan import Plan
 from quantkit.settings import RecoverSettings, StaticSettings
 
 __all__ = ["load_prepared", "plan_prepared", "realize_plan", "save_prepared"]
@@ -29,7 +30,7 @@ def plan_prepared(prepared: Prepared, static: StaticSettings | None = None) -> P
         The plan: it can be saved, edited, compared, and realized.
     """
     chosen = _choosing(prepared, static)
-    output_format = chosen.job.output_format or Format.QDQ
+    output_format = format_of(chosen.job.options)
     return plan_of(chosen, output_format, decide(chosen, output_format).kept)
 
 
@@ -59,11 +60,11 @@ def realize_plan(
     if model_output is not None:
         check_output(model_output)
     chosen = _choosing(prepared, static)
-    return realize(
+    return realize_prepared(
         chosen,
         plan,
         None if model_output is None else Path(model_output),
-        output_format=None if static is None else chosen.job.output_format,
+        output_format=None if static is None or not static.format else format_of(static),
         external_data=use_external_data_format,
         verify=verify,
     )
@@ -105,7 +106,7 @@ def _choosing(prepared: Prepared, static: StaticSettings | None) -> Prepared:
     given = replace(
         static,
         target=static.target or was.options.runs_on.name,
-        recover=was.recover if static.recover == RecoverSettings() else static.recover,
+        recover=was.options.recover if static.recover == RecoverSettings() else static.recover,
     )
     # The data is not looked at: of a preparation that was saved it may be gone, and what was in memory is.
     calibrate = was.calibrate

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
 from quantkit.api.task import Task, make_plan, quantize, static_job
 from quantkit.errors import UsageError
-from quantkit.pipeline.pipeline import prepare_model
-from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.prepare import prepare_model
+from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan
 from quantkit.settings import (

@@ -12,10 +12,8 @@ from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
 from quantkit.calibration.monitor import Monitor, Silent, Stages
 from quantkit.data.objects import check_data
-from quantkit.pipeline import pipeline, weights
-from quantkit.pipeline.forms import dynamic, float16
+from quantkit.pipeline.forms import dynamic, float16, static, weights
 from quantkit.pipeline.ignored import ignored_requests
-from quantkit.pipeline.record import StaticJob
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, read_plan
 from quantkit.settings import (
@@ -89,7 +87,7 @@ def quantize(
                 progress=monitor.stage,
             )
         case StaticSettings():
-            return pipeline.static(
+            return static.static(
                 static_job(task, applied),
                 output,
                 plan=applied,
@@ -129,10 +127,10 @@ def make_plan(task: Task, monitor: Monitor | None = None) -> Plan:
         case Float16Settings():
             return float16.plan_float16(_float16_job(task), monitor)
         case _:
-            return pipeline.plan_model(static_job(task), monitor)
+            return static.plan_model(static_job(task), monitor)
 
 
-def static_job(task: Task, plan: Plan | None = None) -> StaticJob:
+def static_job(task: Task, plan: Plan | None = None) -> static.StaticJob:
     """Return the job of a static task; where it names no target, a plan's counts."""
     how, data = cast("StaticSettings", task.how), task.data
     if plan is not None:
@@ -148,7 +146,7 @@ def static_job(task: Task, plan: Plan | None = None) -> StaticJob:
         data = data if method is None else data.by(method)
     elif not isinstance(data, str | Path):
         check_data(data)
-    return StaticJob(
+    return static.StaticJob(
         source=task.source, data=data, options=how, calibrate=options, settings=task.samples
     )
 
@@ -159,7 +157,7 @@ def _weights_job(task: Task) -> weights.WeightsJob:
         data=_checked(task.data),
         options=cast("WeightsSettings", task.how),
         settings=task.samples,
-        skip_bad=task.skip_bad,
+        calibrate=CalibrateOptions(skip_bad=task.skip_bad),
     )
 
 

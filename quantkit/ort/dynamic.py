@@ -15,8 +15,8 @@ from quantkit.model.ops import FACTS
 from quantkit.ort.extra_options import read_extra_options
 from quantkit.ort.quant_utils import type_name
 from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.pipeline import write_float
 from quantkit.pipeline.result import QuantizeResult
+from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Plan
 from quantkit.reasons import Why
 from quantkit.settings import DynamicSettings

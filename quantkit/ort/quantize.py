@@ -24,8 +24,9 @@ from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.quant_utils import plain_name, type_name
 from quantkit.pipeline.calibrate import CalibrateOptions
-from quantkit.pipeline.pipeline import static, write_float
+from quantkit.pipeline.forms.static import static
 from quantkit.pipeline.result import QuantizeResult
+from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Format, check_settings
 from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type

@@ -13,8 +13,8 @@ from quantkit.api.quantize import plan_weights, quantize_weights
 from quantkit.errors import NothingToQuantizeError, UnsupportedError, UsageError
 from quantkit.model.graph.load import load
 from quantkit.ort.dynamic import told
-from quantkit.pipeline.pipeline import write_float
 from quantkit.pipeline.result import QuantizeResult
+from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.blocks import grid_of, slow_path
 from quantkit.quantize.plan.model import kernel_bits

@@ -48,7 +48,14 @@ from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered
 
 __all__ = ["CalibrateOptions", "OneShotData", "OpenedData", "calibrate_model", "find_points"]
-__all__ += ["needed_by_any", "open_samples", "opened_for", "points_in", "view_for_static"]
+__all__ += [
+    "collected",
+    "needed_by_any",
+    "open_samples",
+    "opened_for",
+    "points_in",
+    "view_for_static",
+]
 
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
@@ -377,3 +384,26 @@ def _readable(samples: Samples | Sequence[Sample], numbers: Iterable[int]) -> It
             yield samples[number]
         except DataError:
             continue
+
+
+def collected(
+    written: LoadedModel,
+    data: OpenedData,
+    options: CalibrateOptions,
+    settings: DataSettings,
+    monitor: Monitor,
+    needed: tuple[str, ...] = (),
+) -> Calibration:
+    """Run a written float model on the data.
+
+    Args:
+        written: The model.
+        data: What it is run on.
+        options: What is asked.
+        settings: Which samples, in which order.
+        monitor: Told what is done.
+        needed: Tensors whose ranges the plan will ask for, which may be none at all.
+    """
+    points = points_in(written, needed)
+    monitor.stage("Looking at the data")
+    return collect(written, data.require(), points, options, settings, monitor)

@@ -20,8 +20,7 @@ from quantkit.files import replacing
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
 from quantkit.pipeline.evaluation_folder import write_evaluation
 from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DataSettings, DynamicSettings, load_recipe

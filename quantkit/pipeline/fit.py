@@ -15,7 +15,7 @@ from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.points import moved_from
 from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.prepare import Feeds, Prepared, Turns
+from quantkit.pipeline.prepared import Feeds, Prepared, Turns
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.solve.losses import Meter
@@ -45,7 +45,7 @@ def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
     A range whose method the user chose stays as it is.
     """
     job, ready, data = prepared.job, prepared.ready, prepared.data
-    wanted = job.recover.activation_ranges is not False and not job.options.covers_all
+    wanted = job.options.recover.activation_ranges is not False and not job.options.covers_all
     by_default = job.calibrate.method == CalibrateOptions().method and not job.calibrate.minmax_only
     if not (wanted and by_default) or data is None or ready.nbytes >= LARGE:
         return prepared

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.files import scratch
-from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
 from quantkit.model.ops.view import View
 from quantkit.pipeline.node_costs import costs_of, with_dynamic
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.prepared import Prepared
+from quantkit.pipeline.timing import file_of
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Kept, Mode, Plan
 from quantkit.quantize.plan.measured import Costs, choose, predict
@@ -40,7 +40,8 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.timing import time_models
 from quantkit.targets import integer_time, this_machine
 
-__all__ = ["SWITCH", "Decision", "decide", "file_of", "timing_notes", "write_draft"]
+__all__ = ["SWITCH", "Decision", "decide", "timing_notes", "with_costs"]
+__all__ += ["write_draft"]
 
 SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
 _SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
@@ -66,7 +67,7 @@ class Decision:
     Attributes:
         kept: The nodes that are not to run in calibrated integers, and how instead.
         costs: What was measured; None: nothing was.
-        rules: The plan without what was measured; None: nothing was.
+        rules: The plan without what was measured; None: nobody asked for costs.
         notes: Why nothing was measured.
     """
 
@@ -76,32 +77,61 @@ class Decision:
     notes: tuple[str, ...] = ()
 
 
-def decide(
+def with_costs(
     prepared: Prepared, output_format: Format = Format.QDQ, monitor: Monitor | None = None
-) -> Decision:
-    """Return which nodes of a prepared model stay out of calibrated integers because these are slower here.
+) -> Prepared:
+    """Return a preparation that knows the times of its nodes on this machine, or why they are unknown.
 
-    What was measured before is not measured again.
+    Times that are known are not measured again, and nothing is measured where the settings say no.
 
     Args:
         prepared: The model.
         output_format: How it is to be written down.
         monitor: Told what is done.
     """
-    job = prepared.job
-    if job.kept is not None:
-        return Decision(kept=job.kept)
+    if (
+        prepared.job.kept is not None
+        or not _is_measured(prepared)
+        or _key(prepared) in prepared.costs
+    ):
+        return prepared
+    found = _costs(prepared, plan_of(prepared, output_format), monitor)
+    return replace(prepared, costs={**prepared.costs, _key(prepared): found})
+
+
+def _costs(prepared: Prepared, rules: Plan, monitor: Monitor | None) -> Costs | str:
+    """Return the times of its nodes, or why they are unknown; measured, unless the preparation knows them."""
+    known = prepared.costs.get(_key(prepared))
+    if known is None:
+        (monitor or Silent()).stage("Measuring what integers gain here")
+        known = _measured(prepared, rules)
+    return known
+
+
+def _key(prepared: Prepared) -> str:
+    """Return by what costs are known: target and types."""
+    options = prepared.job.options
+    return f"{options.runs_on.name} {options.activation.name} {options.weight.name}"
+
+
+def decide(
+    prepared: Prepared, output_format: Format = Format.QDQ, monitor: Monitor | None = None
+) -> Decision:
+    """Return which nodes of a prepared model stay out of calibrated integers because these are slower here.
+
+    Args:
+        prepared: The model; where it does not know its costs they are measured, and not kept.
+        output_format: How it is to be written down.
+        monitor: Told what is done.
+    """
+    if prepared.job.kept is not None:
+        return Decision(kept=prepared.job.kept)
     if not _is_measured(prepared):
         return Decision()
     rules = plan_of(prepared, output_format)
-    options = job.options
-    key = f"{options.runs_on.name} {options.activation.name} {options.weight.name}"
-    if key not in prepared.costs:
-        (monitor or Silent()).stage("Measuring what integers gain here")
-        prepared.costs[key] = _measured(prepared, rules)
-    found = prepared.costs[key]
+    found = _costs(prepared, rules, monitor)
     if isinstance(found, str):
-        return Decision(notes=(found,))
+        return Decision(notes=(found,), rules=rules)
     kept = _slower(prepared, rules, found)
     plan = plan_of(prepared, output_format, kept) if kept else rules
     before, after = (predict(prepared.ready.view, p, found) for p in (rules, plan))
@@ -191,21 +221,6 @@ def _elsewhere(costs: Costs, rules: Plan, target: str) -> Costs:
     products = {n.node for n in rules.nodes if n.op_type in PRODUCTS}
     static = {n: s * (factor if n in products else 1.0) for n, s in costs.static.items()}
     return replace(costs, static=static, noise=max(costs.noise, _FOREIGN), source="table")
-
-
-def file_of(source: LoadedModel, folder: Path) -> Path:
-    """Return the file of a model as it was given; one that was given as an object is written into the folder.
-
-    Args:
-        source: The model.
-        folder: Where it is written, if it must be.
-    """
-    if source.path is not None:
-        return source.path
-    path = folder / "given.onnx"
-    assert source.proto is not None  # noqa: S101 - one of the two is given
-    path.write_bytes(source.proto.SerializeToString())
-    return path
 
 
 def _feeds(prepared: Prepared, source: Path) -> Feeds:

@@ -1,56 +1,37 @@
-"""The second step of static quantization: what is chosen about a prepared model becomes a plan. Reads no data, writes nothing."""
+"""Plan a prepared model statically: what is chosen about it becomes a plan. Reads no data, writes nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from quantkit.calibration.calibration import Calibration
+from quantkit.calibration.requests import CalibratorOf
 from quantkit.errors import UsageError
-from quantkit.model.graph.opset import opset_of
+from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.view import View
-from quantkit.pipeline.prepare import Prepared, minimum_opset, ranges_of
-from quantkit.pipeline.record import StaticJob
-from quantkit.quantize.plan import Format, Kept, Plan, check_operators, plan_static
+from quantkit.model.provenance import model_digest
+from quantkit.pipeline.prepared import FloatModel, Prepared
+from quantkit.quantize.plan import (
+    Format,
+    Kept,
+    Plan,
+    check_fits,
+    check_operators,
+    missing_ranges,
+    plan_static,
+)
+from quantkit.quantize.plan.selection import resolve_tensors
+from quantkit.settings import StaticSettings
+from quantkit.targets import Target
 
-__all__ = ["for_target", "plan_of", "planner_of", "with_choices"]
+__all__ = ["check_plan", "format_of", "lacks", "plan_of", "planner_of", "ranges_of"]
 
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 
-def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
-    """Return the same preparation for other choices about nodes, tensors and ranges.
-
-    Args:
-        prepared: The preparation; it stays as it is.
-        job: What is asked for now, of the same model and data.
-
-    Raises:
-        UsageError: Something else was to be observed or rewritten for that.
-    """
-    was, target = prepared.job, job.options.runs_on
-    if target != was.options.runs_on:
-        raise UsageError(
-            f"The model was prepared for {was.options.runs_on.name}, and {target.name} is asked for: prepare it again, with "
-            "that target."
-        )
-    if job.recover != was.recover:
-        raise UsageError(
-            "What is done to win back accuracy is decided when a model is prepared: prepare it again, with these settings."
-        )
-    if job.options.keep_inputs != was.options.keep_inputs:
-        raise UsageError(
-            "Which inputs become constants is decided when a model is prepared: prepare it again, with these settings."
-        )
-    model = prepared.ready.model
-    needed, opset = minimum_opset(job.options, model), opset_of(model)
-    if needed > opset:
-        raise UsageError(
-            f"These types need opset {needed}, and the model was prepared in opset {opset}: prepare it again, with these types."
-        )
-    method = job.calibrate.method
-    if method == was.calibrate.method:
-        return replace(prepared, job=job)
-    return replace(prepared, job=job, seen=prepared.seen.by(method), fitted={}, turns=None)
+def format_of(options: StaticSettings) -> Format:
+    """Return how a plan is to be written down: as chosen, or QDQ."""
+    return Format(options.format or Format.QDQ)
 
 
 def plan_of(
@@ -83,7 +64,7 @@ def planner_of(
     ready, job = prepared.ready, prepared.job
     # The best range depends on how many steps it has.
     fitted = prepared.fitted if job.options.activation.bits == 8 else {}
-    ranges = ranges_of(prepared.seen, ready, job.methods, fitted)
+    ranges = ranges_of(prepared.seen, ready, job.options.methods, fitted)
     powers = _powers(prepared.seen, ready.view)
     options = replace(job.options, format=output_format.value)  # one of its two
 
@@ -96,15 +77,37 @@ def planner_of(
     return planned
 
 
-def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:
-    """Return a plan that was given, for the target and the format that it is applied with: a file may lack both.
+def ranges_of(
+    seen: Calibration,
+    ready: FloatModel,
+    methods: Mapping[str, str],
+    fitted: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> dict[str, tuple[float, float]]:
+    """Return each tensor's range, by its own method where one is asked for.
 
     Args:
-        plan: As it was given.
-        job: Names the target.
-        output_format: How it will be written down.
+        seen: What was observed.
+        ready: The model.
+        methods: Of single tensors, by name or pattern.
+        fitted: Ranges that replace those of the default method.
+
+    Raises:
+        UsageError: A rule matches no tensor, or there is no such method.
     """
-    return replace(plan, target=job.options.runs_on.name, output_format=output_format)
+    found = {**seen.ranges(), **fitted}
+    names = frozenset(found)
+    for rule, method in methods.items():
+        try:
+            other = seen.by(CalibratorOf(name=method))
+        except ValueError as e:
+            raise UsageError(f"The rule for tensor '{rule}' is wrong: {e}") from e
+        for tensor in resolve_tensors(rule, names):
+            bounds = other.range(tensor)
+            found[tensor] = (float(bounds.low[0]), float(bounds.high[0]))
+    for tensor, was in ready.renamed.items():  # of a calibration of the model in halves
+        if was in found:
+            found.setdefault(tensor, found[was])
+    return found
 
 
 def _powers(seen: Calibration, view: View) -> dict[str, float]:
@@ -117,3 +120,47 @@ def _powers(seen: Calibration, view: View) -> dict[str, float]:
         for name, sketch in sketches.items()
         if sketch is not None and not sketch.empty
     }
+
+
+def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = False) -> None:
+    """Check that a plan that was given fits a model.
+
+    Args:
+        ready: The model.
+        plan: The plan, for this target.
+        target: What is to run the result.
+        early: Channels are still to be equalized, so that a plan for equalized ones cannot be told yet.
+
+    Raises:
+        UsageError: It does not; names the first thing that is wrong.
+    """
+    if not (early and plan.factors_id):
+        check_fits(plan, ready.view, ready.factors_id)
+    output_format = plan.output_format or Format.QDQ
+    check_operators(plan, ready.view, target, output_format)
+
+
+def lacks(
+    seen: Calibration, source: LoadedModel, ready: FloatModel, options: StaticSettings | None
+) -> tuple[str, ...]:
+    """Say whether a calibration was made with another model, and which ranges a plan will lack.
+
+    Args:
+        seen: The calibration.
+        source: The float model as it was read.
+        ready: The same, simplified.
+        options: What will be planned; None: nothing, there is a plan.
+    """
+    found = []
+    if seen.header.get("model", {}).get("sha256") != model_digest(source)["sha256"]:
+        found.append("The calibration was made with another model; tensors are matched by name.")
+    if options is None:
+        return tuple(found)
+    ranges = ranges_of(seen, ready, options.methods)
+    missing = missing_ranges(ready.view, ranges, options)
+    if not missing:
+        return tuple(found)
+    count = "1 tensor" if len(missing) == 1 else f"{len(missing)} tensors"
+    lack = f"The calibration has no range of {count} that target '{options.runs_on.name}' needs (the first: '{missing[0]}')"
+    why = "what makes or reads them may stay float. Calibrate this model again, or quantize with the data itself."
+    return (*found, f"{lack}: {why}")

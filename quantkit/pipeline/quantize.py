@@ -31,14 +31,27 @@ from quantkit.pipeline.checks import (
     require_smaller,
     warnings_of,
 )
-from quantkit.pipeline.job import Job, Output
-from quantkit.pipeline.prepared import Prepared
+from quantkit.pipeline.job import Job, Output, kept_record
+from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Kept, Plan
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import readable_ir_version
 
-__all__ = ["Attempt", "Draft", "Form", "Repair", "quantize", "realize", "write_checked"]
+# All that a form needs is imported from here.
+__all__ = ["Attempt", "Draft", "FloatModel", "Form", "Job", "Output", "Prepared", "QuantizeResult"]
+__all__ += [
+    "LoadedModel",
+    "Monitor",
+    "Provenance",
+    "Reference",
+    "Repair",
+    "float_copy",
+    "plan_only",
+    "quantize",
+    "realize",
+    "with_opset",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,11 @@ class Draft:
     bits: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> dict[str, Any]:
+        """What timing and data decided, for the record of origin."""
+        return {**kept_record(self.kept), **({"bits": dict(self.bits)} if self.bits else {})}
 
 
 P = TypeVar("P", bound=Prepared)
@@ -115,16 +133,25 @@ class Repair(Generic[P, D]):
 class Form(ABC, Generic[P, D]):
     """One way to quantize a model: what each step of the pipeline is.
 
-    An instance is for one run. `files` holds temporary folders that live until the result has its place.
+    An instance is for one run.
+
+    Attributes:
+        job: What is asked for.
+        output: Where the result goes.
+        monitor: Told what is done.
+        files: Temporary folders that live until the result has its place.
+        writes: Something will be written: then a plan that changes nothing is refused.
     """
 
     kind: ClassVar[str]  # in the record of origin
+    steps: ClassVar[int] = 0  # that a monitor counts; 0: it only names them
 
     def __init__(self, job: Job[Any], output: Output, monitor: Monitor | None = None) -> None:
         self.job = job
         self.output = output
         self.monitor = monitor or Silent()
         self.files = ExitStack()
+        self.writes = True
 
     # --- what every form says
 
@@ -149,6 +176,10 @@ class Form(ABC, Generic[P, D]):
         """Return all that decides about the bytes, for the record of origin."""
 
     # --- what some forms add
+
+    def solve(self, prepared: P, draft: D) -> D:
+        """Find the integers of weights, once, before the first draft is written; repairs use them too."""
+        return draft
 
     def origin(self, prepared: P) -> Provenance:
         """Say what came in: the model, and the data that decided something."""
@@ -198,35 +229,47 @@ def quantize(form: Form[P, D]) -> QuantizeResult:
         QuantkitError: Says what is wrong and what to do. Nothing is written then.
     """
     started = time.perf_counter()
-    form.monitor.stage("Reading the model")
+    if form.steps:
+        form.monitor.step(1, form.steps, "Reading the model")
+    else:
+        form.monitor.stage("Reading the model")
     source = read_model(form.job.source, form.output.path, form.job.data)
     with form.files, source.watched():
         result = realize(form, form.prepare(source))
     return replace(result, seconds=time.perf_counter() - started)
 
 
+def plan_only(form: Form[P, D]) -> Plan:
+    """Return the plan of a form, and write nothing."""
+    form.writes = False
+    source = read_model(form.job.source)
+    with form.files, source.watched():
+        return form.plan(form.prepare(source)).plan
+
+
 def realize(form: Form[P, D], prepared: P) -> QuantizeResult:
     """Plan a prepared model, write it, repair what misses something, and put the result in its place."""
     started, source, output = time.perf_counter(), prepared.source, form.output
-    draft = form.plan(prepared)
+    draft = form.solve(prepared, form.plan(prepared))
     with source.watched(), _staged(output.path, source) as stage:
         writer = _Writer(form, prepared, stage)
         found = writer.settle(draft)
         form.check(found)
         inside = form.inspect(found)
+        common = warnings_of(found.draft.plan, source, found.nbytes, found.checked)
+        warnings, notes = form.warnings(found, common), form.notes(found)
         require_same(source, writer.origin)
         external = stage.data_path is not None
         if output.path is not None:
             external = stage.commit() is not None
-    common = warnings_of(found.draft.plan, source, found.nbytes, found.checked)
     return QuantizeResult(
         plan=found.draft.plan,
         input_bytes=source.nbytes,
         output_bytes=found.nbytes,
         external_data=external,
         verification=found.checked,
-        warnings=tuple(form.warnings(found, common)),
-        notes=tuple(form.notes(found)),
+        warnings=tuple(warnings),
+        notes=tuple(notes),
         seconds=time.perf_counter() - started,
         **inside,
     )
@@ -277,7 +320,7 @@ class _Writer(Generic[P, D]):
         )
         origin = replace(self.origin, options=self.form.record(self.prepared, draft))
         try:
-            nbytes, checked = write_checked(self.stage, model, reference, origin)
+            nbytes, checked = _write_checked(self.stage, model, reference, origin)
         except VerifyError as e:
             if not any(repair.errors for repair in self.form.repairs(draft)):
                 raise
@@ -304,7 +347,7 @@ def _staged(output: Path | None, source: LoadedModel) -> Iterator[Stage]:
         yield Stage(folder / (source.path.name if source.path else "model.onnx"), folder)
 
 
-def write_checked(
+def _write_checked(
     stage: Stage, model: ir.Model, reference: Reference | None, origin: Provenance
 ) -> tuple[int, Verification | None]:
     """Write a quantized model with its record into the staging folder, and compare it with float.

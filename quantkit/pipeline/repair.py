@@ -1,71 +1,27 @@
-"""What to leave out of integers where a result is too noisy or too large: found on the float model, before anything is emitted."""
+"""Plans with fewer integers for a result that is too noisy: found on the float model, before anything is emitted."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import sqrt
-from pathlib import Path
+from collections.abc import Mapping
 
-from quantkit.evaluate.latency import Lab, measure_latency
-from quantkit.files import scratch
-from quantkit.model.graph.load import LoadedModel
-from quantkit.pipeline.bits import small_weights
-from quantkit.pipeline.measure import file_of
 from quantkit.pipeline.plan_prepared import planner_of
-from quantkit.pipeline.prepare import Feeds, Prepared
+from quantkit.pipeline.prepared import Feeds, Prepared
 from quantkit.quantize.plan import Format, Kept, Mode, Plan
 from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.quantize.solve.losses import Meter
 from quantkit.reasons import Why, because
-from quantkit.result import Interval
-from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
-from quantkit.runtime.profile import is_plausible
+from quantkit.runtime.check_result import FLOOR_DB
 from quantkit.runtime.session import RUNTIME_ERRORS
-from quantkit.runtime.timing import CLOCK, Pace
 
-__all__ = ["PlanSearch", "assumed_costs", "faster", "margin_db", "quieter"]
-__all__ += ["ratio_to_float", "short_of_floor", "stored_only", "time_ratios"]
-__all__ += ["without_small_weights"]
+__all__ = ["SURE_DB", "PlanSearch", "assumed_costs", "quieter"]
 
-_SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
-_NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
-
-_SECONDS = 1.0  # for which each of two models is timed
-_TRIES = 2  # to measure a ratio that is plausible
+SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
 _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth
 _FINER = 4  # of them between one that is too noisy and one that is not
 _PARTS = 32  # to which it is found how many nodes will do
 _PUT_BACK = 12  # tries to put some of them back
 _COARSE = 8.0  # by what noise is worth more from one to the next
-
-
-def short_of_floor(checked: Verification | None) -> float:
-    """Return how many dB the worst output lacks; 0 if it has enough, or nothing is known of it.
-
-    On made-up inputs only noise counts: what they show is not worth speed. Of outputs without floats too, as equality says
-    little else; then any number of dB stands for the share that differs.
-
-    Args:
-        checked: What the comparison with float found; None: it was switched off.
-    """
-    if checked is None:
-        return 0.0
-    poor = checked.has_noise
-    if checked.worst is None:
-        return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
-    enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
-    return max(enough - checked.worst, _NOISY_DB if poor else 0.0, 0.0)
-
-
-def margin_db(samples: int) -> float:
-    """Return how many dB more than are wanted a plan is to have: other samples are not quite like those it is judged on.
-
-    Args:
-        samples: On how many it is judged.
-    """
-    return 1.0 + 3.0 / sqrt(max(1, samples))
 
 
 def quieter(  # noqa: PLR0913 - one parameter per question
@@ -144,7 +100,7 @@ class _Search(PlanSearch):
         super().__init__(prepared, plan, costs, meter.losses(self.allowed))
         # Weights that are stored lose too, and no other choice about integers changes that.
         stored = meter.noise_of(plan, static=False)
-        floor = 10 ** (-(FLOOR_DB + _SURE_DB) / 10)
+        floor = 10 ** (-(FLOOR_DB + SURE_DB) / 10)
         lost = max(stored.values(), default=0.0) > floor
         self.kept = {**kept, **(_float_weights(plan, self.losses, floor) if lost else {})}
         self.tried: dict[frozenset[str], float] = {}
@@ -248,82 +204,3 @@ def assumed_costs(prepared: Prepared) -> Costs:
         dequantize=converted,
         source="assumed",
     )
-
-
-def without_small_weights(prepared: Prepared, plan: Plan, least: int) -> dict[str, Kept]:
-    """Return the nodes whose weights are too small for the file to shrink by them.
-
-    Args:
-        prepared: The model.
-        plan: The plan whose file is too large.
-        least: How many values a weight must have.
-    """
-    quantized = {node.node for node in plan.nodes if node.mode is not Mode.FLOAT}
-    why = Kept(because(Why.WEIGHT_TOO_SMALL_FOR_FILE), Mode.FLOAT)
-    small = small_weights(prepared.ready.view, least)
-    return dict.fromkeys((name for name in small if name in quantized), why)
-
-
-def stored_only(prepared: Prepared, why: Why) -> dict[str, Kept]:
-    """Return all products, to compute in float with weights in 8 bits."""
-    return dict.fromkeys((p.node for p in prepared.ready.products), Kept(because(why), Mode.STORED))
-
-
-def faster(prepared: Prepared, plan: Plan, costs: Costs, ratio: float) -> dict[str, Kept]:
-    """Return what to leave out of integers where these took longer than was predicted of them.
-
-    What they took more is shared out over all that is in integers.
-
-    Args:
-        prepared: The model.
-        plan: The plan that is slower than float.
-        costs: What each node takes, by itself.
-        ratio: What the plan takes, of float's time.
-    """
-    view = prepared.ready.view
-    more = max(1.0, ratio * costs.total / max(predict(view, plan, costs), 1e-12))
-    dearer = replace(
-        costs,
-        static={name: more * seconds for name, seconds in costs.static.items()},
-        quantize={name: more * seconds for name, seconds in costs.quantize.items()},
-        dequantize={name: more * seconds for name, seconds in costs.dequantize.items()},
-        dynamic={name: more * seconds for name, seconds in costs.dynamic.items()},
-    )
-    return choose(view, plan, dearer)
-
-
-def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float | None:
-    """Return what a file takes of float's time, the two taking turns; at most 1 where the interval holds 1.
-
-    A ratio that cannot be, or has an interval as wide as itself, is measured again; None: it is not known even then.
-
-    Args:
-        source: The float model.
-        candidate: The file.
-        feeds: Samples to time.
-    """
-    with scratch() as folder:
-        for _ in range(_TRIES):
-            ((ratio, interval),) = time_ratios([file_of(source, folder), candidate], feeds)
-            if interval is None:
-                return 1.0
-            if is_plausible(ratio) and interval.high <= 2 * interval.low:
-                return ratio if interval.low > 1 else min(ratio, 1.0)
-    return None
-
-
-def time_ratios(
-    models: Sequence[Path], feeds: Feeds, width: float = 0.02
-) -> list[tuple[float, Interval | None]]:
-    """Return what each file but the first takes of the first one's time, and its interval; None where it does not run.
-
-    Args:
-        models: Files, which take turns.
-        feeds: Samples to time.
-        width: Half the width of an interval, relative to the ratio, at which timing may end early.
-    """
-    lab = Lab(clock=CLOCK, pace=Pace(seconds=_SECONDS, width=width))
-    named = [(str(number), path) for number, path in enumerate(models)]
-    latency = measure_latency(named, feeds, threads=(1,), lab=lab).latency
-    found = [latency[name][:1] for name, _ in named[1:]]
-    return [(own[0].ratio, own[0].ratio_interval) if own else (1.0, None) for own in found]

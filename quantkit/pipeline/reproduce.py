@@ -16,9 +16,10 @@ from quantkit.model.provenance import Provenance, content_digest, read_provenanc
 from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.forms.float16 import Float16Job, float16
+from quantkit.pipeline.forms.static import StaticJob, static
+from quantkit.pipeline.forms.weights import WeightsJob, quantize_weights
+from quantkit.pipeline.job import kept_of
 from quantkit.pipeline.optimize import optimize_model
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob, kept_of
 from quantkit.pipeline.verify_file import (
     Check,
     require_provenance,
@@ -26,7 +27,6 @@ from quantkit.pipeline.verify_file import (
     version_changes,
     was_calibrated,
 )
-from quantkit.pipeline.weights import WeightsJob, quantize_weights
 from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
 from quantkit.settings import (
     DataSettings,

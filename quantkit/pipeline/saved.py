@@ -11,7 +11,6 @@ Written whole or not at all. What was altered since, or was made from a model th
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,9 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage
 from quantkit.model.provenance import json_digest, model_digest
 from quantkit.pipeline.calibrate import CalibrateOptions
-from quantkit.pipeline.prepare import FloatModel, Moments, Prepared, Turns, float_model_from
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob
+from quantkit.pipeline.job import Job
+from quantkit.pipeline.prepared import FloatModel, Moments, Prepared, Turns
 from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
@@ -111,7 +111,7 @@ def _write(prepared: Prepared, folder: Path) -> None:
     (folder / _INDEX).write_text(text, encoding="utf-8")
 
 
-def _job_record(job: StaticJob) -> dict[str, Any]:
+def _job_record(job: Job[StaticSettings]) -> dict[str, Any]:
     calibrate = job.calibrate
     return {
         "data": str(job.data) if isinstance(job.data, str | Path) else None,
@@ -197,7 +197,7 @@ def _read(folder: Path, index: Mapping[str, Any], path: str | Path) -> Prepared:
         source=source,
         ready=_ready(load_model(folder / _MODEL), index["ready"]),
         seen=seen,
-        moments=Moments(held=held, kept=True),
+        moments=Moments(held=held),
         warnings=tuple(index["warnings"]),
         judged=samples["judged"],
         on=index["on"],
@@ -231,11 +231,11 @@ def _ready(loaded: LoadedModel, record: Mapping[str, Any]) -> FloatModel:
         assert found is not None  # noqa: S101 - the index is as it was written
         tensors = tuple(group["tensors"])
         divided.append(Divisors(tensors=tensors, divisor=found[tensors[0]]))
-    ready = float_model_from(
-        loaded.model, tuple(record["notes"]), record["name"], frozenset(record["known"])
-    )
-    return replace(
-        ready,
+    return FloatModel.of(
+        loaded.model,
+        notes=tuple(record["notes"]),
+        name=record["name"],
+        known=frozenset(record["known"]),
         factors_id=record["factors_id"],
         divided=tuple(divided),
         renamed=record["renamed"],

@@ -17,8 +17,9 @@ from quantkit.files import scratch
 from quantkit.numbers import counted
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.measure import write_draft
-from quantkit.pipeline.prepare import Feeds, Prepared
-from quantkit.pipeline.repair import PlanSearch, time_ratios
+from quantkit.pipeline.prepared import Feeds, Prepared
+from quantkit.pipeline.repair import PlanSearch
+from quantkit.pipeline.timing import time_ratios
 from quantkit.quantize.plan import Kept, Mode, Plan
 from quantkit.quantize.plan.measured import Costs, Losses, predict
 from quantkit.quantize.plan.model import SolvedIntegers

@@ -15,7 +15,7 @@ MAIN = "from quantkit.cli import main; main()"
 # Says so when the staging folder is there, and waits in it.
 WAITING = """
 import sys, time
-import quantkit.pipeline.pipeline as pipeline
+import quantkit.pipeline.quantize as pipeline
 
 def wait(*_):
     print("ready", file=sys.stderr, flush=True)

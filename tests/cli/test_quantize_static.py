@@ -324,10 +324,10 @@ def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
     seen: list[RecoverSettings] = []
 
     def stop(job: Any, *_: Any, **__: Any) -> None:
-        seen.append(job.recover)
+        seen.append(job.options.recover)
         raise UsageError("far enough")
 
-    monkeypatch.setattr("quantkit.pipeline.pipeline.static", stop)
+    monkeypatch.setattr("quantkit.pipeline.forms.static.static", stop)
     for given, expected in ((f"--{flag}", True), (f"--no-{flag}", False)):
         assert call("m.onnx", "q.onnx", "--data", "data", given) == 2
         assert seen.pop() == replace(RecoverSettings(), **{name: expected})

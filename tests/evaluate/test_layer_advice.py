@@ -11,8 +11,7 @@ from layer_cases import float_model, quantized, rescaled, weight_of
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.match.pair import ModelPair
 from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 
 # What 'deep' reads, with steps as coarse as a few outliers would make them.

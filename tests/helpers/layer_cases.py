@@ -14,8 +14,7 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
 from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.quantize.emit import Format
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings

@@ -6,8 +6,7 @@ import numpy as np
 from builders import graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.quantize.emit import Format
 
 WAYS = ("dynamic", "dynamic external", "qdq", "qoperator", "qdq external", "optimize")

@@ -20,9 +20,8 @@ from quantkit.pipeline import checks
 from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.pipeline.evaluate import PARTS, EvaluateOptions, evaluate
 from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.pipeline.optimize import optimize_model
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
 from quantkit.pipeline.verify_file import attest
 from quantkit.settings import DataSettings, DynamicSettings
 

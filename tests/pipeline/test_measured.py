@@ -17,7 +17,8 @@ from quantkit import NodeRule, Prepared, StaticSettings
 from quantkit.errors import UsageError
 from quantkit.files import scratch
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline import measure, realize, repair
+from quantkit.pipeline import measure, static_repairs
+from quantkit.pipeline import timing as comparing
 from quantkit.pipeline.node_costs import costs_of
 from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.reproduce import reproduce
@@ -308,7 +309,7 @@ def test_a_result_that_turns_out_slower_than_float_is_computed_in_float_at_last(
     monkeypatch: pytest.MonkeyPatch,
     measured: list[Prepared],
 ) -> None:
-    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: 1.5)
+    monkeypatch.setattr(static_repairs, "ratio_to_float", lambda *_: 1.5)
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
     assert measured
     assert not any(n.mode in {Mode.STATIC, Mode.INTEGER} for n in result.plan.nodes)
@@ -331,7 +332,7 @@ def test_the_times_are_those_of_the_plan_that_is_written(
 
     ratios = iter([1.05, 0.75])
     monkeypatch.setattr(measure, "_measured", found)
-    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: next(ratios))
+    monkeypatch.setattr(static_repairs, "ratio_to_float", lambda *_: next(ratios))
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
     assert result.plan.node["conv2"].why.startswith("slower in int8")
     (timing,) = (note for note in result.notes if note.startswith("timing: "))
@@ -376,7 +377,7 @@ def test_a_ratio_that_cannot_be_decides_nothing(
         asked.append(1)
         return [(58102.0, Interval(low=58000.0, high=58200.0))]
 
-    monkeypatch.setattr(repair, "time_ratios", ratios)
+    monkeypatch.setattr(comparing, "time_ratios", ratios)
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
     assert measured
     assert len(asked) == 2
@@ -392,7 +393,7 @@ def test_a_result_that_is_as_fast_as_was_expected_stays(
     monkeypatch: pytest.MonkeyPatch,
     measured: list[Prepared],
 ) -> None:
-    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: 0.9)
+    monkeypatch.setattr(static_repairs, "ratio_to_float", lambda *_: 0.9)
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
     assert measured
     assert result.plan.node["conv1"].mode is Mode.STATIC

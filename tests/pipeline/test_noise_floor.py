@@ -14,10 +14,11 @@ from quantkit import QuantizeResult, quantize_dynamic, quantize_static
 from quantkit.calibration import Calibration
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import NothingToQuantizeError
-from quantkit.pipeline import realize
+from quantkit.pipeline.forms import static as static_form
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.realize import _solved
-from quantkit.quantize.plan import Mode
+from quantkit.pipeline.static_rounding import rounded
+from quantkit.quantize.plan import Mode, Plan
+from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.solve.losses import Meter
 from quantkit.runtime.check_result import FLOOR_DB, Excess
 from quantkit.settings import NodeRule
@@ -114,7 +115,7 @@ def test_noise_of_samples_left_out_in_turn_is_repaired_and_needs_a_range(
 ) -> None:
     prepared = quantkit.prepare_static(loud_branch(), images(12, 1))
     outside = dict.fromkeys(("y", "z"), Excess(1e9, 1e9 * excess))
-    monkeypatch.setattr(realize, "excess_of", lambda *_: (outside,) * 12)
+    monkeypatch.setattr(static_form, "excess_of", lambda *_: (outside,) * 12)
     result = quantkit.realize_plan(prepared, None, tmp_path / "q.onnx")
     assert modes(result)[Mode.STATIC] == static
     assert result.verification is not None
@@ -143,11 +144,15 @@ def test_what_the_user_wants_in_integers_stays_there_and_the_result_says_what_it
     assert any("dB from float" in text for text in result.warnings)
 
 
+def _solved(prepared: quantkit.Prepared, plan: Plan) -> SolvedIntegers:
+    return rounded(prepared, plan, Silent(), lambda: prepared.moments.held)
+
+
 def test_the_meter_tells_what_comes_of_a_plan_before_it_is_emitted(tmp_path: Path) -> None:
     prepared = quantkit.prepare_static(loud_branch(), images(96, 1))
     plan = plan_of(prepared)
     ready = prepared.ready
-    meter = Meter(ready.model, ready.view, plan, _solved(prepared, plan, Silent()), prepared.judged)
+    meter = Meter(ready.model, ready.view, plan, _solved(prepared, plan), prepared.judged)
     expected = meter.noise_of(plan)
     checked = quantkit.realize_plan(prepared, plan, tmp_path / "q.onnx").verification
     assert checked is not None
@@ -166,7 +171,7 @@ def test_the_meter_tells_what_comes_of_a_plan_before_it_is_emitted(tmp_path: Pat
 def test_a_plan_that_is_too_noisy_is_not_run_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = quantkit.prepare_static(loud_branch(), images(96, 1))
     plan, ready = plan_of(prepared), prepared.ready
-    meter = Meter(ready.model, ready.view, plan, _solved(prepared, plan, Silent()), prepared.judged)
+    meter = Meter(ready.model, ready.view, plan, _solved(prepared, plan), prepared.judged)
     whole = max(meter.noise_of(plan).values())
     runs = list[object]()
     plain = Meter._run

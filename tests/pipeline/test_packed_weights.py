@@ -16,8 +16,7 @@ from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import UsageError
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, check_target_of

@@ -30,7 +30,7 @@ from quantkit.errors import (
 from quantkit.model.provenance import read_provenance
 from quantkit.numerics.blocks import BlockCodes
 from quantkit.pipeline import block_times
-from quantkit.pipeline import weights as workflow
+from quantkit.pipeline.forms import weights as workflow
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode, Plan

@@ -19,8 +19,8 @@ from quantkit.api.evaluate import evaluate_models
 from quantkit.errors import VerifyError
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline.checks import _doubts, noise
-from quantkit.pipeline.repair import short_of_floor
 from quantkit.pipeline.reproduce import reproduce
+from quantkit.pipeline.static_repairs import short_of_floor
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode
 from quantkit.runtime.check_result import (

@@ -9,7 +9,7 @@ from builders import graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit import Prepared
-from quantkit.pipeline import measure, realize, trade
+from quantkit.pipeline import measure, static_repairs, trade
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs
@@ -57,7 +57,7 @@ def costs_with(monkeypatch: pytest.MonkeyPatch, conv0: float) -> None:
         return Costs(floats=floats, static=static, total=1e-3 * len(nodes))
 
     monkeypatch.setattr(measure, "_measured", found)
-    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: 0.5)
+    monkeypatch.setattr(static_repairs, "ratio_to_float", lambda *_: 0.5)
 
 
 def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float, high: float) -> None:

@@ -12,8 +12,7 @@ from provenance_cases import WAYS, contents, data_file, float_model, write
 
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline.calibrate import CalibrateOptions
-from quantkit.pipeline.pipeline import static
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.settings import RecoverSettings, StaticSettings
 
 PROGRAM = """

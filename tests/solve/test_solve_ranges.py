@@ -159,9 +159,9 @@ def test_a_method_that_the_user_names_gives_the_range(source: Path) -> None:
     whole = prepared_with(source)
     fitted = quantkit.plan_prepared(whole).activation["r"]
     rule = quantkit.TensorRule(tensor="r", method="minmax")
-    static = StaticSettings(recover=whole.job.recover, tensors=(rule,))
+    static = StaticSettings(recover=whole.job.options.recover, tensors=(rule,))
     assert quantkit.plan_prepared(whole, static).activation["r"].high > 1.5 * fitted.high
-    static = StaticSettings(recover=whole.job.recover, method="minmax")
+    static = StaticSettings(recover=whole.job.options.recover, method="minmax")
     assert quantkit.plan_prepared(whole, static).activation["r"].high > 1.5 * fitted.high
 
 

@@ -10,10 +10,9 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.calibration.monitor import Silent, Stages
 from quantkit.errors import ModelError
 from quantkit.files import scratch
-from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.normalize import lift_weights
 from quantkit.model.graph.save import copy_of
 from quantkit.pipeline.bits import (
@@ -33,10 +32,22 @@ from quantkit.pipeline.checks import (
     require_smaller,
 )
 from quantkit.pipeline.ignored import ignored_requests
-from quantkit.pipeline.job import Job, Output
-from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
-from quantkit.pipeline.quantize import Attempt, Draft, Form, Repair, quantize
-from quantkit.pipeline.result import QuantizeResult
+from quantkit.pipeline.quantize import (
+    Attempt,
+    Draft,
+    FloatModel,
+    Form,
+    Job,
+    LoadedModel,
+    Monitor,
+    Output,
+    Prepared,
+    QuantizeResult,
+    Repair,
+    float_copy,
+    quantize,
+    with_opset,
+)
 from quantkit.quantize.emit import emit_dynamic
 from quantkit.quantize.plan import Mode, Plan, plan_dynamic
 from quantkit.quantize.plan.model import SolvedIntegers
@@ -263,13 +274,6 @@ def _has_grown(attempt: Attempt[Prepared, _Draft]) -> bool:
     return grown and not attempt.draft.options.covers_all
 
 
-class _Reports(Silent):
-    """A monitor that only reports stages, to a function."""
-
-    def __init__(self, progress: Callable[[str], None]) -> None:
-        self.stage = progress  # type: ignore[assignment, method-assign]
-
-
 def dynamic(  # noqa: PLR0913 - one parameter per question
     source: str | Path | onnx.ModelProto,
     output: str | Path,
@@ -294,5 +298,5 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         progress: Called with what is being done.
     """
     to = Output(path=Path(output), verify=verify, external_data=external_data)
-    job, monitor = Job(source=source, options=options), _Reports(progress)
+    job, monitor = Job(source=source, options=options), Stages(progress)
     return quantize(DynamicForm(job, to, monitor, sample=sample, otherwise=otherwise))

@@ -12,35 +12,39 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantkit.calibration import Calibration, CalibratorOf, MinMaxOf, Request
-from quantkit.calibration.collect import CalibrateOptions, collect
-from quantkit.calibration.container import is_calibration
-from quantkit.calibration.monitor import Monitor
-from quantkit.calibration.notes import require_values
 from quantkit.calibration.origin import data_origin
-from quantkit.calibration.points import Points
-from quantkit.calibration.requests import RunningMinMax
-from quantkit.errors import NothingToQuantizeError, QuantkitError, UsageError
+from quantkit.errors import NothingToQuantizeError, QuantkitError
 from quantkit.model.graph.half import half_type
 from quantkit.model.graph.half_view import half_view_of
-from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.normalize import lift_floats
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.shapes import declare_only, declared_inside
 from quantkit.model.ops.view import HalfView
-from quantkit.model.provenance import Provenance
-from quantkit.pipeline.calibrate import OpenedData, opened_for
-from quantkit.pipeline.checks import read_model
-from quantkit.pipeline.job import Job, Output
-from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
-from quantkit.pipeline.quantize import Attempt, Draft, Form, Repair, quantize
-from quantkit.pipeline.result import QuantizeResult
+from quantkit.pipeline.calibrate import opened_for
+from quantkit.pipeline.float16_ranges import observed_ranges, open_for_float16, ranges_in
+from quantkit.pipeline.quantize import (
+    Attempt,
+    Draft,
+    FloatModel,
+    Form,
+    Job,
+    LoadedModel,
+    Monitor,
+    Output,
+    Prepared,
+    Provenance,
+    QuantizeResult,
+    Reference,
+    Repair,
+    float_copy,
+    plan_only,
+    quantize,
+    with_opset,
+)
 from quantkit.quantize.emit import emit_half
 from quantkit.quantize.plan import Mode, Plan, plan_half
 from quantkit.quantize.plan.half import LEAST_OPSET
-from quantkit.quantize.plan.half_nodes import Ranges
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
-from quantkit.runtime.check_result import Reference
 from quantkit.runtime.kernels import half_kernels
 from quantkit.settings import DataSettings, Float16Settings
 from quantkit.settings.record import settings_record
@@ -83,9 +87,9 @@ class Float16Form(Form[_Prepared, Draft]):
         """Make a copy ready, and observe the ranges where these decide what computes in float16."""
         options = self.job.options
         found = _ready(source, self.job)
-        if self.output.path is not None:
+        if self.writes:
             _require_halves(plan_half(found.half, options), source, options)
-        data = _opened(source, self.job, self.monitor)
+        data = open_for_float16(source, self.job, self.monitor)
         if data is None:
             return found
         judged, _ = data.judged(source)
@@ -94,12 +98,12 @@ class Float16Form(Form[_Prepared, Draft]):
             return found
         skip_bad = self.job.calibrate.skip_bad
         return replace(
-            found, seen=_observed(source, found.half, data, self.monitor, skip_bad=skip_bad)
+            found, seen=observed_ranges(source, found.half, data, self.monitor, skip_bad=skip_bad)
         )
 
     def plan(self, prepared: _Prepared) -> Draft:
         """Plan with the ranges, where they were observed."""
-        ranges = _ranges(prepared.seen) if self._observes(prepared) else None
+        ranges = ranges_in(prepared.seen) if self._observes(prepared) else None
         return Draft(plan=plan_half(prepared.half, self.job.options, ranges))
 
     def _observes(self, prepared: _Prepared) -> bool:
@@ -165,10 +169,10 @@ class Float16Form(Form[_Prepared, Draft]):
         try:
             feeds = [dict(feeds) for feeds in attempt.feeds]
             data = opened_for(prepared.source, feeds, DataSettings(shuffle=False))
-            more = _ranges(_observed(prepared.source, prepared.half, data, self.monitor))
+            more = ranges_in(observed_ranges(prepared.source, prepared.half, data, self.monitor))
         except QuantkitError:
             return None
-        known = _ranges(prepared.seen)
+        known = ranges_in(prepared.seen)
         both = {
             tensor: (
                 min(low, known.get(tensor, (low, high))[0]),
@@ -211,9 +215,7 @@ def plan_float16(job: Float16Job, monitor: Monitor | None = None) -> Plan:
     Raises:
         QuantkitError: Model or data cannot be read.
     """
-    source, form = read_model(job.source), Float16Form(job, Output(path=None), monitor)
-    with source.watched():
-        return form.plan(form.prepare(source)).plan
+    return plan_only(Float16Form(job, Output(path=None), monitor))
 
 
 def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
@@ -265,64 +267,6 @@ def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -
     raise NothingToQuantizeError(
         f"Nothing to store in {options.dtype} in {loaded.name}: {why}. Nothing was written."
     )
-
-
-def _opened(loaded: LoadedModel, job: Float16Job, monitor: Monitor) -> OpenedData | None:
-    """Open the samples, if there are any.
-
-    Raises:
-        QuantkitError: They cannot be read, or do not fit the model.
-    """
-    if job.data is None:
-        return None
-    path = Path(job.data) if isinstance(job.data, str | Path) else None
-    if isinstance(job.data, Calibration) or (path is not None and is_calibration(path)):
-        raise UsageError(
-            "A calibration holds the ranges of some tensors, and float16 asks for all: give the samples themselves."
-        )
-    reading = CalibrateOptions(
-        skip_bad=job.calibrate.skip_bad, most=None
-    )  # any sample may overflow
-    data = opened_for(loaded, job.data, job.settings, reading)
-    monitor.data_found(data.require().description)
-    return data
-
-
-def _observed(
-    loaded: LoadedModel,
-    half: HalfView,
-    data: OpenedData,
-    monitor: Monitor,
-    *,
-    skip_bad: bool = False,
-) -> Calibration:
-    """Find the smallest and largest value of every float tensor.
-
-    Raises:
-        DataError: The model does not run on the samples, or they hold no finite value.
-    """
-    monitor.stage("Observing ranges")
-    known = {v.name for node in loaded.model.graph for v in node.outputs}
-    known |= {v.name for v in loaded.model.graph.inputs}
-    asked = tuple(Request(tensor=t, statistic=MinMaxOf()) for t in half.floats if t in known)
-    how = CalibrateOptions(
-        method=CalibratorOf(name="minmax"), ranges=False, requests=asked, skip_bad=skip_bad
-    )
-    seen = collect(loaded, data.require(), Points(tensors=()), how, data.settings, monitor)
-    # An inner tensor may be infinite everywhere, as a mask is; samples may not.
-    fed = {value.name for value in loaded.model.graph.inputs}
-    require_values(seen.seen.select(lambda request: request.tensor in fed))
-    return seen
-
-
-def _ranges(seen: Calibration) -> Ranges:
-    """Return what was seen; of infinity, which float16 has too, nothing is said."""
-    found = {}
-    for tensor, answers in seen.seen.answers.items():
-        for answer in answers.values():
-            if isinstance(answer, RunningMinMax) and (answer.strange or not answer.empty):
-                found[tensor] = (0.0, 0.0) if answer.empty else answer.bounds
-    return found
 
 
 def _is_broken(attempt: _Attempt) -> bool:

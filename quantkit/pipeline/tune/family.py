@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from quantkit.model.ops.view import View
 from quantkit.pipeline.measure import decide
-from quantkit.pipeline.plan_prepared import planner_of
-from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.plan_prepared import format_of, planner_of
+from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.repair import assumed_costs
 from quantkit.pipeline.tune.folder import Family
 from quantkit.pipeline.tune.search import Choice
 from quantkit.pipeline.tune.trial import plan_for
-from quantkit.quantize.plan import Format, Mode, Plan
+from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
 from quantkit.quantize.plan.model import Kept, SolvedIntegers
 from quantkit.quantize.solve.losses import Meter
@@ -39,7 +39,7 @@ def first_of_family(prepared: Prepared) -> Family:
     Args:
         prepared: The model, with its measured costs, where it was measured.
     """
-    output_format = prepared.job.output_format or Format.QDQ
+    output_format = format_of(prepared.job.options)
     decision = decide(prepared, output_format)
     plan = plan_for(prepared, Choice(), decision.kept)
     others = plan_for(prepared, Choice(form="dynamic"), {})
@@ -59,7 +59,7 @@ def whole_family(first: Family, prepared: Prepared) -> Family:
         prepared: The model.
     """
     view = prepared.ready.view
-    output_format = prepared.job.output_format or Format.QDQ
+    output_format = format_of(prepared.job.options)
     costs = decide(prepared, output_format).costs or assumed_costs(prepared)
     planned = planner_of(prepared, output_format)
     every = planned({})

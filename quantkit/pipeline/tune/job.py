@@ -13,8 +13,8 @@ from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
 from quantkit.pipeline.calibrate import CalibrateOptions
+from quantkit.pipeline.forms.static import StaticJob
 from quantkit.pipeline.measure import SWITCH
-from quantkit.pipeline.record import StaticJob
 from quantkit.pipeline.tune.samples import Split
 from quantkit.pipeline.tune.search import Budget
 from quantkit.settings import DataSettings, Recipe, StaticSettings, TuneSettings

@@ -22,8 +22,8 @@ from quantkit.files import check_folder
 from quantkit.model.graph.load import LoadedModel
 from quantkit.pipeline.evaluation_folder import WRITTEN
 from quantkit.pipeline.only_run import only_run
-from quantkit.pipeline.pipeline import prepare_model
-from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.prepare import prepare_model
+from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.saved import load_prepared, save_prepared
 from quantkit.pipeline.tune.family import first_of_family, whole_family
 from quantkit.pipeline.tune.folder import MODEL, PLAN, Candidate, Family, TuneFolder
@@ -204,9 +204,8 @@ class _Search:
         # Samples for the empirical correction are kept: some candidates ask for it.
         recover = job.options.recover
         asked = replace(recover, empirical=True) if recover.empirical == "auto" else recover
-        prepared = prepare_model(
-            replace(job, options=replace(job.options, recover=asked)), self.watch, moments="often"
-        )
+        asked_job = replace(job, options=replace(job.options, recover=asked))
+        prepared = prepare_model(asked_job, self.watch)
         self.watch.about = ""
         few = prepared.judged[: len(self.split.choosing)]
         return replace(prepared, job=job, judged=few)

@@ -24,10 +24,10 @@ from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.files import replace_text
 from quantkit.numerics.sequential import decide
-from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.prepare import Prepared
-from quantkit.pipeline.realize import realize
-from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.forms.static import realize_prepared
+from quantkit.pipeline.job import Job
+from quantkit.pipeline.plan_prepared import format_of, plan_of
+from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.saved import load_prepared
 from quantkit.pipeline.tune.folder import CANDIDATE, MODEL, PLAN, Candidate, TuneFolder, digest_of
 from quantkit.pipeline.tune.search import Choice
@@ -41,6 +41,7 @@ from quantkit.settings import (
     Percent,
     Recipe,
     RecoverSettings,
+    StaticSettings,
     recipe_text,
 )
 from quantkit.targets import DEFAULT
@@ -166,7 +167,7 @@ def _made(job: CandidateJob, prepared: Prepared, place: Path, monitor: Monitor) 
     chosen = _choosing(prepared, job.choice)
     plan = plan_for(chosen, job.choice, job.kept)
     path = place / MODEL
-    result = realize(chosen, plan, path, from_file=True, monitor=monitor)
+    result = realize_prepared(chosen, plan, path, from_file=True, monitor=monitor)
     write_plan(plan, place / PLAN)
     home = job.folder.place(job.name)
     replace_text(place / RECIPE_NAME, recipe_for(job.recipe, job.choice, home))
@@ -190,7 +191,7 @@ def _choosing(prepared: Prepared, choice: Choice) -> Prepared:
     return replace(prepared, job=job, seen=seen)
 
 
-def job_of(job: StaticJob, choice: Choice) -> StaticJob:
+def job_of(job: Job[StaticSettings], choice: Choice) -> Job[StaticSettings]:
     """Return what `quantize_static` would be asked for to make a candidate; `job`: without its choices."""
     options, calibrate = job.options, job.calibrate
     recover = _recovery(options.recover, choice)
@@ -226,7 +227,7 @@ def plan_for(prepared: Prepared, choice: Choice, kept: Mapping[str, Kept]) -> Pl
         choice: Names the form.
         kept: What stays out of calibrated integers, of the form that has them.
     """
-    output_format = prepared.job.output_format or Format.QDQ
+    output_format = format_of(prepared.job.options)
     plan = _FORMS[choice.form](prepared, output_format, kept)
     return replace(
         plan,
