@@ -21,7 +21,7 @@ from typing import Protocol
 from quantkit.data.blocks import Block, Trial, block_of, divide, whole_block
 from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
-from quantkit.data.labels import LABEL_NAMES, array_labels_line, labels_of, mislabelled, plain_label
+from quantkit.data.labels import ArrayLabels, array_labels_line, plain_label, usual_label
 from quantkit.data.model import Array, Description, InputSpec, Sample
 from quantkit.data.rows import check_names, check_unknown, conform, first_good, input_lines
 from quantkit.data.stored import ArrayFiles, StoredArray, npy_array, npz_arrays
@@ -195,18 +195,14 @@ def open_npy(
         trial=trial,
     )
     if label_file is not None:
-        values = reader.whole(npy_array(label_file))
-        own = labels_of(values)
-        wrong = mislabelled(values, len(samples), label_file.name)
-        if own is None or len(own) != len(samples):
-            said = (
-                f"{label_file.name} is not one label for each of {len(samples)} samples: not used."
-            )
-            samples.label([None] * len(blocks), "none", wrong, [said])
-        else:
-            starts = accumulate((block.samples for block in samples.blocks), initial=0)
-            labels = [own[start:stop] for start, stop in pairwise(starts)]
-            samples.label(labels, array_labels_line(labels, label_file.name), wrong, ())
+        found_labels = ArrayLabels.of(
+            reader.whole(npy_array(label_file)), len(samples), label_file.name
+        )
+        own = found_labels.values
+        starts = accumulate((block.samples for block in samples.blocks), initial=0)
+        labels = [None if own is None else own[start:stop] for start, stop in pairwise(starts)]
+        line = array_labels_line(labels, label_file.name)
+        samples.label(labels, line, found_labels.wrong, filter(None, [found_labels.note]))
     return samples
 
 
@@ -222,10 +218,8 @@ def _label_file(found: Found, inputs: Sequence[InputSpec], label: str | None) ->
         if label not in stems:
             raise DataError(f"'{found.root}' has no labels '{label}.npy': add the file.")
         return stems[label]
-    taken = {spec.name for spec in inputs}
-    if len(stems) == 1:
-        return None
-    return next((stems[n] for n in LABEL_NAMES if n in stems and n not in taken), None)
+    usual = usual_label(stems, inputs)
+    return None if usual is None or len(stems) == 1 else stems[usual]
 
 
 def _groups(
@@ -272,16 +266,15 @@ def open_npz(
     labels: list[Array | None] = []
     wrong = ""
     for block, (label_key, array) in zip(samples.blocks, labelled, strict=True):
-        own = None
-        if array is not None:
-            values = reader.whole(array)
-            own = labels_of(values)
-            if own is None or len(own) != block.samples:
-                where = f"'{label_key}' of {block.name}"
-                wrong = wrong or mislabelled(values, block.samples, where)
-                notes[f"{where} is not one label per sample: not used."] = None
-                own = None
-        labels.append(own)
+        if array is None:
+            labels.append(None)
+            continue
+        where = f"'{label_key}' of {block.name}"
+        own = ArrayLabels.of(reader.whole(array), block.samples, where)
+        wrong = wrong or own.wrong
+        if own.note:
+            notes[own.note] = None
+        labels.append(own.values)
     line = array_labels_line(labels, f"'{labelled[-1][0]}'")
     samples.label(labels, line, wrong, notes)
     return samples
@@ -296,8 +289,7 @@ def _label_key(
                 f"'{file}' has no labels '{label}': it has {', '.join(sorted(arrays))}."
             )
         return label
-    taken = {spec.name for spec in inputs}
-    return next((n for n in LABEL_NAMES if n in arrays and n not in taken), None)
+    return usual_label(arrays, inputs)
 
 
 def _keys(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from quantkit.data.images import one_at_a_time
-from quantkit.data.labels import LABEL_NAMES
+from quantkit.data.labels import usual_label
 from quantkit.data.model import Array, InputSpec, Padding
 from quantkit.data.pixels import read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
@@ -207,8 +207,7 @@ def label_column(
                 f"the columns are {quoted(tuple(features))}."
             )
         return label
-    taken = {spec.name for spec in inputs}
-    return next((n for n in LABEL_NAMES if n in features and n not in taken), None)
+    return usual_label(features, inputs)
 
 
 def _text_columns(

@@ -1,21 +1,22 @@
 """Labels of samples: which arrays are labels, and how a description words them."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from quantkit.data.boxes import Boxes
-from quantkit.data.model import Array, Label
+from quantkit.data.model import Array, InputSpec, Label
 
 __all__ = [
-    "LABEL_NAMES",
+    "ArrayLabels",
     "array_labels_line",
     "labels_line",
     "labels_of",
-    "mislabelled",
     "plain_label",
     "plural",
+    "usual_label",
 ]
 
 
@@ -42,21 +43,37 @@ def plain_label(value: Any) -> Label:
     return plain if isinstance(plain, int | float | str) else None
 
 
-def mislabelled(labels: Array, samples: int, where: str) -> str:
-    """Return that labels are of another length than samples; "" if they are not, or are masks or vectors.
+def usual_label(names: Container[str], inputs: Sequence[InputSpec]) -> str | None:
+    """Return the first usual name of labels that the data has and that no input of the model has."""
+    taken = {spec.name for spec in inputs}
+    return next((n for n in LABEL_NAMES if n in names and n not in taken), None)
 
-    `where`: The file or key, for the message.
 
-    Args:
-        labels: As they are stored.
-        samples: How many there should be.
-        where: The file or key, for the message.
+@dataclass(frozen=True, slots=True)
+class ArrayLabels:
+    """Labels in an array, if there is one per sample.
+
+    Attributes:
+        values: One label per sample; None: the array is not used.
+        note: Why it is not used; else "".
+        wrong: There are more or fewer labels than samples; "" otherwise, also of masks and vectors.
     """
-    found = labels_of(labels)
-    if found is None or len(found) in {0, samples}:
-        return ""
-    count = plural(len(found), "label", "labels")
-    return f"{where} has {count} for {plural(samples, 'sample', 'samples')}"
+
+    values: Array | None
+    note: str = ""
+    wrong: str = ""
+
+    @classmethod
+    def of(cls, stored: Array, samples: int, where: str) -> "ArrayLabels":
+        """Check an array against the number of samples; `where`: the file or key, for the messages."""
+        found = labels_of(stored)
+        if found is not None and len(found) == samples:
+            return cls(found)
+        wrong = ""
+        if found is not None and len(found):
+            count = plural(len(found), "label", "labels")
+            wrong = f"{where} has {count} for {plural(samples, 'sample', 'samples')}"
+        return cls(None, f"{where} is not one label per sample: not used.", wrong)
 
 
 def array_labels_line(labels: Sequence[Array | None], source: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from quantkit.data.arrays import ArraySamples
 from quantkit.data.blocks import Header, Trial, block_of, joins
 from quantkit.data.fingerprint import digest
-from quantkit.data.labels import LABEL_NAMES, array_labels_line, labels_of, mislabelled, plain_label
+from quantkit.data.labels import ArrayLabels, array_labels_line, labels_of, plain_label, usual_label
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample, Samples, Stream
 from quantkit.data.rows import conform, input_lines, quoted
 from quantkit.errors import DataError, UsageError
@@ -66,9 +66,9 @@ class _Elements:
 def _label_key(
     names: Mapping[str, Any], inputs: Sequence[InputSpec], label: str | None
 ) -> str | None:
-    taken = {spec.name for spec in inputs}
-    wanted = LABEL_NAMES if label is None else (label,)
-    return next((n for n in wanted if n in names and n not in taken), None)
+    if label is None:
+        return usual_label(names, inputs)
+    return label if label in names and label not in {spec.name for spec in inputs} else None
 
 
 class SequenceSamples:
@@ -260,10 +260,8 @@ def _rows(
         trial=trial,
     )
     if key is not None:
-        labels = labels_of(arrays[key])
-        unused = labels is None or len(labels) != len(samples)
-        used = [None if unused else labels]
-        wrong = mislabelled(arrays[key], len(samples), f"'{key}'")
-        said = [f"'{key}' is not one label per sample: not used."] if unused else []
-        samples.label(used, array_labels_line(used, f"'{key}'"), wrong, said)
+        labels = ArrayLabels.of(arrays[key], len(samples), f"'{key}'")
+        used = [labels.values]
+        line = array_labels_line(used, f"'{key}'")
+        samples.label(used, line, labels.wrong, filter(None, [labels.note]))
     return samples
