@@ -1,7 +1,7 @@
 """Shards on this machine, by the workers of `quantkit.calibration.forks`.
 
 Counting is thousands of short numpy calls per image, and on threads these wait for the interpreter: two threads
-are slower than one (ARCHITECTURE.md has the figures). A forked process shares the session and its weights with
+are slower than one (docs/design.md has the figures). A forked process shares the session and its weights with
 its parent and starts at once.
 """
 
