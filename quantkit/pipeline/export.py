@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from quantkit.deploy.export.framework import Exported
-from quantkit.deploy.export.load_source import Opened, load_source
+from quantkit.deploy.export.framework import Exported, Framework
+from quantkit.deploy.export.load_source import load_source
 from quantkit.deploy.export.prove import Case, Proof, prove
 from quantkit.deploy.export.tidy import tidy
 from quantkit.deploy.export.user_code import own_path
@@ -143,24 +143,23 @@ def export(
     opset = _opset(settings)
     with ExitStack() as stack:
         stack.enter_context(own_path())
-        opened = load_source(job.source, settings, progress)
+        framework, source = load_source(job.source, settings, progress)
         folder = stack.enter_context(scratch(destination(target).parent))
         stage = stack.enter_context(staged(target))
         progress("Exporting")
-        exported = opened.framework.export(folder, opset)
+        exported = framework.export(folder, opset)
         stack.enter_context(_explained(exported))
-        model = _tidied(exported.path, opened)
+        model = _tidied(exported.path, framework)
         model, said = _at_opset(model, opset, asked=settings.opset is not None)
-        model.metadata_props[SOURCE] = source_text(opened.source)
+        model.metadata_props[SOURCE] = source_text(source)
         if job.carried is not None:
             model.metadata_props[CARRIED] = carried_text(job.carried)
         _refuse_training(model)
         progress("Simplifying")
         report = simplify(model)
-        nbytes = _write(stage, model, _origin(opened, settings))
+        nbytes = _write(stage, model, _origin(framework, source, settings))
         case = Case(
-            framework=opened.framework,
-            inputs=opened.inputs,
+            framework=framework,
             exported=exported,
             path=stage.model_path,
             progress=progress,
@@ -168,20 +167,20 @@ def export(
         proof = prove(case)
         external = stage.commit() is not None
     return ExportResult(
-        source=opened.source,
+        source=source,
         exporter=exported.exporter,
-        inputs=tuple(map(str, opened.inputs.specs)),
-        outputs=opened.framework.outputs,
+        inputs=tuple(map(str, framework.inputs.specs)),
+        outputs=framework.outputs,
         opset=opset_of(model),
         nbytes=nbytes,
         external_data=external,
         report=report,
         proof=proof,
         notes=(
-            *opened.notes,
+            *framework.notes,
             *([exported.second] if exported.second else []),
             *said,
-            *_weak(opened),
+            *_weak(framework),
             *proof.notes,
         ),
         seconds=time.perf_counter() - started,
@@ -208,11 +207,11 @@ def _files_of(source: Any) -> list[Path]:
     return [path for path in likely if path.is_file()]
 
 
-def _weak(opened: Opened) -> list[str]:
+def _weak(framework: Framework) -> list[str]:
     """Say of which inputs few values were tried."""
     return [
         f"'{name}' was proved with the values 0 and 1 alone: add its range to --input, such as {{0..30521}}"
-        for name in opened.inputs.unranged()
+        for name in framework.inputs.unranged()
     ]
 
 
@@ -230,12 +229,12 @@ def _opset(settings: ExportSettings) -> int:
     return settings.opset or min(_OPSET, newest)
 
 
-def _tidied(path: Path, opened: Opened) -> ir.Model:
+def _tidied(path: Path, framework: Framework) -> ir.Model:
     try:
         model = load_model(path).model
     except ModelError as e:
         raise ModelError(f"The exporter wrote a file that cannot be read: {e}") from e
-    tidy(model, opened.inputs, opened.framework.outputs, opened.prefix)
+    tidy(model, framework.inputs, framework.outputs, framework.prefix)
     return model
 
 
@@ -284,16 +283,13 @@ def _write(stage: Stage, model: ir.Model, origin: Provenance) -> int:
     return nbytes
 
 
-def _origin(opened: Opened, settings: ExportSettings) -> Provenance:
+def _origin(framework: Framework, source: Source, settings: ExportSettings) -> Provenance:
     """Say what came in and what was decided; no folders and no times."""
-    framework = opened.framework
     return Provenance(
         kind="export",
-        float=ModelOrigin(
-            name=opened.source.code, bytes=framework.nbytes, sha256=framework.weights
-        ),
+        float=ModelOrigin(name=source.code, bytes=framework.nbytes, sha256=framework.weights),
         options={
-            "inputs": [str(spec) for spec in opened.inputs.specs],
+            "inputs": [str(spec) for spec in framework.inputs.specs],
             "outputs": list(framework.outputs),
             "opset": settings.opset,
             "legacy": settings.legacy,

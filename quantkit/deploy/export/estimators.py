@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from quantkit.deploy.export.blame import said_by
-from quantkit.deploy.export.framework import Exported, Feeds, Outputs
+from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import Bound, Inputs, InputSpec, with_sizes
 from quantkit.deploy.export.user_code import quiet_import, user_code
 from quantkit.errors import ModelError, UsageError
@@ -25,7 +25,6 @@ _TOOLS = (
 )
 _NEWEST = 15  # opset that onnxmltools writes for trees
 _NEWEST_TREES = 3  # opset of ai.onnx.ml that all of skl2onnx writes
-_Opened = tuple[Any, Inputs]
 
 
 def is_estimator(value: Any) -> bool:
@@ -40,29 +39,14 @@ def _package(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimator:
-    """A fitted estimator. See `Framework`.
+class Estimator(Framework):
+    """A fitted estimator: takes one matrix.
 
-    Attributes:
-        model: The estimator.
-        inputs: What it takes: one matrix.
-        outputs: "label" and "probabilities" of a classifier, "label" and "scores" of what finds clusters or outliers, "output"
-            of others, or as asked.
-        weights: SHA-256 of what it answers on fixed inputs, for estimators have no weights by name.
-        version: Of the framework.
-        name: Of the framework.
-        nbytes: Not known: 0.
-        notes: What the user should know.
+    Its outputs are "label" and "probabilities" of a classifier, "label" and "scores" of what finds clusters or outliers, else
+    "output". It has no weights by name: the digest is that of its answers on fixed inputs.
     """
 
     model: Any
-    inputs: Inputs
-    outputs: tuple[str, ...]
-    weights: str
-    version: str
-    name: str
-    nbytes: int = 0
-    notes: tuple[str, ...] = ()
 
     def run(self, feeds: Feeds) -> Outputs:
         """Predict."""
@@ -74,10 +58,6 @@ class Estimator:
     def run_wide(self, feeds: Feeds) -> Outputs | None:
         """Predict in float64."""
         return self.run({k: v.astype(np.float64) for k, v in feeds.items()})
-
-    def inner(self, feeds: Feeds) -> Outputs:  # noqa: ARG002 - of the protocol
-        """Return nothing: an estimator has no parts by name."""
-        return {}
 
     def export(self, folder: Path, opset: int) -> Exported:
         """Write it as ONNX into a folder."""
@@ -95,9 +75,7 @@ class Estimator:
                 ) from e
         path.write_bytes(made.SerializeToString())
         maker = "skl2onnx" if self.name == "scikit-learn" else "onnxmltools"
-        return Exported(
-            path=path, exporter=maker, sizes=next(iter(self.inputs.traced())), limits={}, layers={}
-        )
+        return Exported(path=path, exporter=maker, sizes=next(iter(self.inputs.traced())))
 
 
 def _converted(model: Any, spec: InputSpec, opset: int) -> Any:
@@ -170,7 +148,7 @@ def _refuse_forms(model: Any) -> None:
         )
 
 
-def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -> _Opened:
+def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -> Framework:
     """Look at a fitted estimator; what it takes is told by the number of its features.
 
     Args:
@@ -193,29 +171,23 @@ def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -
         raise UsageError(
             f"{type(model).__name__} takes one input of {features} features, such as --input 'input:float32[batch,{features}]'."
         )
-    names = _output_names(model)
-    outputs = tuple(settings.outputs) or names
-    if len(outputs) != len(names):
-        raise UsageError(
-            f"--output names {len(outputs)} outputs, and there are {len(names)}: {', '.join(names)}."
-        )
-    sizes = next(iter(inputs.traced()))
-    package = _PACKAGES[_package(model)]
+    package = _package(model)
     framework = Estimator(
-        model=model,
+        name=_PACKAGES[package],
+        version=str(getattr(quiet_import(package, ""), "__version__", "")),
         inputs=inputs,
-        outputs=outputs,
+        outputs=output_names(_output_names(model), settings.outputs, inputs),
         weights="",
-        version=str(getattr(quiet_import(_package(model), ""), "__version__", "")),
-        name=package,
+        model=model,
     )
+    sizes = next(iter(inputs.traced()))
     try:
         with user_code("predict()"):
             answers = framework.run(inputs.feeds({**sizes, **dict.fromkeys(sizes, 64)}, seed=0))
     except ModelError as e:
         raise ModelError(f"{str(e).rstrip('.')}; {_advice(model, inputs.specs[0])}.") from e
     digest = _digest(list(answers.values()))
-    return replace(framework, weights=digest), inputs
+    return replace(framework, weights=digest)
 
 
 def _advice(model: Any, spec: InputSpec) -> str:

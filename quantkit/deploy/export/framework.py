@@ -1,15 +1,18 @@
-"""What the proof needs of a framework: run a model, also in more digits, and write it as ONNX."""
+"""A model of a framework: run, also in more digits, and written as ONNX."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
 from quantkit.deploy.export.blame import Line
+from quantkit.deploy.export.inputs import Inputs
+from quantkit.errors import UsageError
 
-__all__ = ["Exported", "Feeds", "Framework", "Limit", "Outputs"]
+__all__ = ["Exported", "Feeds", "Framework", "Limit", "Outputs", "output_names"]
 
 Feeds = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
@@ -47,47 +50,73 @@ class Exported:
     path: Path
     exporter: str
     sizes: Mapping[str, int]
-    limits: Mapping[str, Limit]
-    layers: Mapping[str, str]
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    layers: Mapping[str, str] = field(default_factory=dict)
     second: str = ""
     doubt: str = ""
 
 
-class Framework(Protocol):
-    """A model that can be exported."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework(ABC):
+    """A model that can be exported.
 
-    @property
-    def name(self) -> str:
-        """The framework's name."""
+    Attributes:
+        name: Of the framework.
+        version: Of the framework.
+        inputs: What the model takes.
+        outputs: Names of its outputs.
+        weights: SHA-256 of its weights, or of what stands for them.
+        nbytes: Of its weights; 0 where that is not known.
+        prefix: Of the names of weights in the exported file, which is left out.
+        notes: What was done to it, for people.
+    """
 
-    @property
-    def version(self) -> str:
-        """The framework's version."""
+    name: str
+    version: str
+    inputs: Inputs
+    outputs: tuple[str, ...]
+    weights: str
+    nbytes: int = 0
+    prefix: str = ""
+    notes: tuple[str, ...] = ()
 
-    @property
-    def weights(self) -> str:
-        """SHA-256 of the model's weights."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its weights."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of its outputs."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was done to it, for people."""
-
+    @abstractmethod
     def run(self, feeds: Feeds) -> Outputs:
         """Run the model as it is."""
 
-    def run_wide(self, feeds: Feeds) -> Outputs | None:
-        """Run it in float64, None where that cannot be done."""
+    def run_wide(self, feeds: Feeds) -> Outputs | None:  # noqa: ARG002 - of those that can
+        """Run it in float64; None where its types are fixed."""
+        return None
 
-    def inner(self, feeds: Feeds) -> Outputs:
-        """Run it; return what its parts give, by their names."""
+    def inner(self, feeds: Feeds) -> Outputs:  # noqa: ARG002 - of those that have any
+        """Run it; return the outputs of its parts by their names; none where parts have no names."""
+        return {}
 
+    @abstractmethod
     def export(self, folder: Path, opset: int) -> Exported:
         """Write it as ONNX into a folder."""
+
+
+def output_names(found: Sequence[str], asked: Sequence[str], inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of outputs: those that were asked for, else those found, all different.
+
+    Raises:
+        UsageError: There are more or fewer outputs than names, or two have one name.
+    """
+    given = {spec.name for spec in inputs.specs}
+    if asked:
+        if len(asked) != len(found):
+            raise UsageError(
+                f"--output names {len(asked)} outputs, and the model has {len(found)}: {', '.join(found)}."
+            )
+        twice = next((n for i, n in enumerate(asked) if n in asked[:i] or n in given), None)
+        if twice is not None:
+            raise UsageError(f"--output '{twice}' is the name of another output or of an input.")
+        return tuple(asked)
+    names: list[str] = []
+    for name in found:
+        free = name
+        while free in given or free in names:
+            free += "_output"
+        names.append(free)
+    return tuple(names)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.model.provenance import Source
 from quantkit.settings import ExportSettings
 
-__all__ = ["Opened", "load_source"]
+__all__ = ["load_source"]
 
 Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
 
@@ -27,27 +26,10 @@ _SUFFIXES: dict[str, Kind] = {".pt2": "program", ".keras": "keras", ".tflite": "
 _PICKLED = {".pkl", ".pickle", ".joblib", ".pth", ".pt", ".ckpt", ".bin", ".sav"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A source that can be run and exported.
-
-    Attributes:
-        framework: The model.
-        inputs: What it takes.
-        source: What is written into the file about it.
-        prefix: Of the names of weights in the exported file, which is left out.
-        notes: What the user should know.
-    """
-
-    framework: Framework
-    inputs: Inputs
-    source: Source
-    prefix: str = ""
-    notes: tuple[str, ...] = ()
-
-
-def load_source(source: Any, settings: ExportSettings, progress: Callable[[str], None]) -> Opened:
-    """Load a model.
+def load_source(
+    source: Any, settings: ExportSettings, progress: Callable[[str], None]
+) -> tuple[Framework, Source]:
+    """Load a model; return it, and what is written into the file about it.
 
     Args:
         source: ``package.module:factory``, ``file.py:factory``, a file of a framework, or an object of Python.
@@ -62,7 +44,7 @@ def load_source(source: Any, settings: ExportSettings, progress: Callable[[str],
         own = type(source)
         named = f"{own.__module__}:{own.__qualname__}"
         loaded = Loaded(value=source, name=named, file=None)
-        return _open_object(loaded, settings, _given(settings))
+        return _of_object(loaded, settings, _given(settings))
     name = str(source)
     kind = _kind_of(name)
     if kind == "object":
@@ -70,13 +52,13 @@ def load_source(source: Any, settings: ExportSettings, progress: Callable[[str],
         if settings.weights is not None and not settings.weights.exists():
             raise UsageError(f"The weights '{settings.weights}' do not exist.")
         progress(f"Running {name}")
-        return _open_object(load_object(name), settings, given)
+        return _of_object(load_object(name), settings, given)
     progress(f"Reading {name}")
     if settings.weights is not None:
         raise UsageError(
             f"--weights is for a model made by code; '{name}' has its own: remove one."
         )
-    return _open_file(Path(name), kind, settings)
+    return _with_source(_open_file(Path(name), kind, settings), Path(name).name)
 
 
 def _kind_of(source: str) -> Kind:
@@ -133,26 +115,27 @@ def _given(settings: ExportSettings) -> Inputs | None:
     return parse_inputs(settings.inputs, settings.sizes) if settings.inputs else None
 
 
-def _open_object(loaded: Loaded, settings: ExportSettings, given: Inputs | None) -> Opened:
+def _of_object(
+    loaded: Loaded, settings: ExportSettings, given: Inputs | None
+) -> tuple[Framework, Source]:
     value = _made(loaded)
     if _is_of(value, "torch.nn.modules.module", "Module"):
-        return _open_module(value, loaded, settings, given)
+        from quantkit.deploy.export.torch_module import ready_module
+        from quantkit.deploy.export.torch_weights import with_weights
+
+        notes = [] if settings.weights is None else with_weights(value, settings.weights)
+        framework: Framework = ready_module(value, given, settings, loaded.name, notes)
+        return _with_source(framework, loaded.name, loaded.file)
     from quantkit.deploy.export.estimators import is_estimator, open_estimator
 
-    if is_estimator(value):
-        if settings.weights is not None:
-            raise UsageError("--weights is for torch; an estimator has its own: remove it.")
-        framework, inputs = open_estimator(value, given, settings)
-        return Opened(
-            framework=framework,
-            inputs=inputs,
-            source=_source(framework, loaded.name, loaded.file),
-            notes=framework.notes,
+    if not is_estimator(value):
+        raise ModelError(
+            f"'{loaded.name}' gives a {type(value).__name__}, which is neither a torch.nn.Module nor a fitted estimator of "
+            "scikit-learn, LightGBM or XGBoost: return the model alone."
         )
-    raise ModelError(
-        f"'{loaded.name}' gives a {type(value).__name__}, which is neither a torch.nn.Module nor a fitted estimator of "
-        "scikit-learn, LightGBM or XGBoost: return the model alone."
-    )
+    if settings.weights is not None:
+        raise UsageError("--weights is for torch; an estimator has its own: remove it.")
+    return _with_source(open_estimator(value, given, settings), loaded.name, loaded.file)
 
 
 def _made(loaded: Loaded) -> Any:
@@ -191,50 +174,23 @@ def _is_of(value: Any, module: str, name: str) -> bool:
     return any(base.__module__ == module and base.__name__ == name for base in kind.__mro__)
 
 
-def _open_module(
-    module: Any, loaded: Loaded, settings: ExportSettings, inputs: Inputs | None
-) -> Opened:
-    from quantkit.deploy.export.torch_module import ready_module, signature_hint
-    from quantkit.deploy.export.torch_trace import PREFIX
-    from quantkit.deploy.export.torch_weights import with_weights
-
-    notes = [] if settings.weights is None else with_weights(module, settings.weights)
-    if inputs is None:
-        raise UsageError(
-            f"Missing input description of '{loaded.name}': add {signature_hint(module)} or --example x.npz."
-        )
-    ready = ready_module(module, inputs, settings.outputs, legacy=settings.legacy)
-    return Opened(
-        framework=ready,
-        inputs=ready.inputs,
-        source=_source(ready, loaded.name, loaded.file),
-        prefix=PREFIX,
-        notes=(*notes, *ready.notes),
-    )
-
-
-def _open_file(path: Path, kind: Kind, settings: ExportSettings) -> Opened:
+def _open_file(path: Path, kind: Kind, settings: ExportSettings) -> Framework:
     given = _given(settings)
     if kind in {"program", "torchscript"}:
         from quantkit.deploy.export.torch_files import open_program, open_script
 
         opened = open_program if kind == "program" else open_script
-        framework, inputs = opened(path, given, settings)
-    else:
-        from quantkit.deploy.export.tensorflow import open_tensorflow
+        return opened(path, given, settings)
+    from quantkit.deploy.export.tensorflow import open_tensorflow
 
-        framework, inputs = open_tensorflow(path, kind, given, settings)
-    return Opened(
-        framework=framework,
-        inputs=inputs,
-        source=_source(framework, path.name, None),
-        notes=framework.notes,
-    )
+    return open_tensorflow(path, kind, given, settings)
 
 
-def _source(framework: Framework, code: str, file: Path | None) -> Source:
+def _with_source(
+    framework: Framework, code: str, file: Path | None = None
+) -> tuple[Framework, Source]:
     commit, changed = _commit_of(file)
-    return Source(
+    return framework, Source(
         framework=framework.name,
         version=framework.version,
         code=code,

@@ -143,14 +143,12 @@ class Case:
 
     Attributes:
         framework: The model.
-        inputs: What it takes.
         exported: As the exporter wrote it.
         path: The file to prove.
         progress: Called with what is being done.
     """
 
     framework: Framework
-    inputs: Inputs
     exported: Exported
     path: Path
     progress: Callable[[str], None] = field(default=lambda _: None)
@@ -162,21 +160,22 @@ class Case:
 
     def trials(self) -> Iterator[tuple[dict[str, int], Feeds]]:
         """Yield sizes and inputs: the example, sizes within the bounds, and those just outside of what tracing found."""
-        if self.inputs.example is not None:
-            yield _sizes_of(self.inputs, self.inputs.example), self.inputs.example
-        several = self.inputs.trials(self.traced)
+        inputs = self.framework.inputs
+        if inputs.example is not None:
+            yield _sizes_of(inputs, inputs.example), inputs.example
+        several = inputs.trials(self.traced)
         for name, limit in self.exported.limits.items():
             several += ({**self.traced, name: size} for size in self._beyond(name, limit))
-        yield dict(self.traced), self.inputs.feeds(self.traced, seed=len(several) + 1)
+        yield dict(self.traced), inputs.feeds(self.traced, seed=len(several) + 1)
         for number, sizes in enumerate(several, 1):
-            yield sizes, self.inputs.feeds(sizes, seed=number)
+            yield sizes, inputs.feeds(sizes, seed=number)
 
     def _beyond(self, name: str, limit: Limit) -> list[int]:
-        bound = self.inputs.bounds[name]
+        inputs = self.framework.inputs
+        if name in inputs.asked:
+            return []
         ends = [limit.least - 1, *([] if limit.most is None else [limit.most, limit.most + 1])]
-        return [
-            n for n in ends if bound.holds(n) and n <= _PROBED and name not in self.inputs.asked
-        ]
+        return [n for n in ends if inputs.bounds[name].holds(n) and n <= _PROBED]
 
 
 def _sizes_of(inputs: Inputs, feeds: Feeds) -> dict[str, int]:
@@ -246,9 +245,9 @@ def _require_dynamic(
     case: Case, trials: list[Trial], refused: Mapping[str, tuple[list[str], str]]
 ) -> None:
     """Refuse dimensions that ran at one size alone: nobody has seen that they are dynamic."""
-    for name in case.inputs.bounds:
+    for name in case.framework.inputs.bounds:
         seen = {trial.sizes[name] for trial in trials}
-        if len(seen) < 2 and len(case.inputs.tried(name)) > 1:
+        if len(seen) < 2 and len(case.framework.inputs.tried(name)) > 1:
             why = refused.get(name, ([], "no other size was tried"))[1]
             raise VerifyError(
                 f"'{name}' is no dynamic dimension: the model runs at {name}={next(iter(seen), '?')} alone ({why}); write "
@@ -339,7 +338,7 @@ def _diagnosed(case: Case, sizes: Mapping[str, int], what: str, feeds: Feeds | N
 
 def _holds(case: Case, seed: int) -> bool:
     """Say whether the file is right at the sizes that it was traced at; with seed 0 on the very values."""
-    feeds = case.inputs.feeds(case.traced, seed=seed)
+    feeds = case.framework.inputs.feeds(case.traced, seed=seed)
     try:
         actual = run_session(make_session(str(case.path)), feeds)
         expected = case.framework.run(feeds)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from quantkit.deploy.export.blame import said_by
-from quantkit.deploy.export.framework import Exported, Feeds, Outputs
+from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import Bound, Inputs, InputSpec, with_sizes
-from quantkit.deploy.export.torch_trace import hushed
-from quantkit.deploy.export.user_code import quiet_import
+from quantkit.deploy.export.user_code import hushed, quiet_import
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
@@ -21,48 +20,25 @@ __all__ = ["open_tensorflow"]
 
 _WHAT = {"keras": "A .keras model", "tflite": "A .tflite model", "saved model": "A SavedModel"}
 _NEWEST = 18  # opset that tf2onnx writes
-_Opened = tuple[Any, Inputs]
 _Call = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorFlowModel:
-    """A model as TensorFlow runs it. See `Framework`.
+class TensorFlowModel(Framework):
+    """A model as TensorFlow runs it; its types are fixed, and its parts have no names here.
 
     Attributes:
         call: Runs it on arrays, in the order of its inputs.
         write: Writes it as ONNX: to a file, in an opset.
-        inputs: What it takes.
-        outputs: Names of its outputs.
-        weights: SHA-256 of its files.
-        nbytes: Of its files.
-        version: Of the framework.
-        notes: What the user should know.
-        name: Of the framework.
     """
 
     call: _Call
     write: Callable[[Path, int], None]
-    inputs: Inputs
-    outputs: tuple[str, ...]
-    weights: str
-    nbytes: int
-    version: str
-    notes: tuple[str, ...] = ()
-    name: str = "tensorflow"
 
     def run(self, feeds: Feeds) -> Outputs:
         """Run the model as it is."""
         found = self.call(*feeds.values())
         return {n: np.asarray(v) for n, v in zip(self.outputs, found, strict=True)}
-
-    def run_wide(self, feeds: Feeds) -> Outputs | None:  # noqa: ARG002 - of the protocol
-        """Return None: the types of such a model are fixed."""
-        return None
-
-    def inner(self, feeds: Feeds) -> Outputs:  # noqa: ARG002 - of the protocol
-        """Return nothing: its parts have no names here."""
-        return {}
 
     def export(self, folder: Path, opset: int) -> Exported:
         """Write it as ONNX into a folder."""
@@ -72,18 +48,12 @@ class TensorFlowModel:
                 self.write(path, min(opset, _NEWEST))
         except Exception as e:
             raise ModelError(f"tf2onnx cannot write this model: {said_by(e)}.") from e
-        return Exported(
-            path=path,
-            exporter="tf2onnx",
-            sizes=next(iter(self.inputs.traced())),
-            limits={},
-            layers={},
-        )
+        return Exported(path=path, exporter="tf2onnx", sizes=next(iter(self.inputs.traced())))
 
 
 def open_tensorflow(
     path: Path, kind: str, given: Inputs | None, settings: ExportSettings
-) -> _Opened:
+) -> Framework:
     """Load a model of TensorFlow; its inputs are those that it says.
 
     Args:
@@ -108,21 +78,17 @@ def open_tensorflow(
         raise UsageError(f"'{path}' takes {own}: leave out --input, or give the same.")
     bounds = {d: Bound() for spec in specs for d in spec.dims if isinstance(d, str)}
     inputs = given or with_sizes(Inputs(specs=tuple(specs), bounds=bounds), settings.sizes)
-    if settings.outputs and len(settings.outputs) != len(names):
-        raise UsageError(
-            f"--output names {len(settings.outputs)} outputs, and there are {len(names)}: {', '.join(names)}."
-        )
     digest, nbytes = _digest(path)
-    model = TensorFlowModel(
-        call=call,
-        write=write,
+    return TensorFlowModel(
+        name="tensorflow",
+        version=str(tensorflow.__version__),
         inputs=inputs,
-        outputs=settings.outputs or tuple(names),
+        outputs=output_names(names, settings.outputs, inputs),
         weights=digest,
         nbytes=nbytes,
-        version=str(tensorflow.__version__),
+        call=call,
+        write=write,
     )
-    return model, inputs
 
 
 def _needed(kind: str) -> Any:

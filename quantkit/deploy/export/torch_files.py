@@ -5,77 +5,45 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from quantkit.deploy.export.blame import said_by
-from quantkit.deploy.export.framework import Exported, Feeds, Outputs
+from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import DTYPES, Bound, Inputs, InputSpec, with_sizes
-from quantkit.deploy.export.torch_module import (
-    as_numpy,
-    flattened,
-    output_names,
-    ready_module,
-    signature_hint,
-)
+from quantkit.deploy.export.torch_module import ready_module
+from quantkit.deploy.export.torch_run import called, same_outputs
 from quantkit.deploy.export.torch_trace import (
-    hushed,
     limits_of,
     need_exporter,
     program_to_onnx,
     refuse_training_calls,
 )
 from quantkit.deploy.export.torch_weights import state_digest
-from quantkit.deploy.export.user_code import need_torch, user_code
+from quantkit.deploy.export.user_code import hushed, need_torch, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
 __all__ = ["open_program", "open_script"]
 
-_Opened = tuple[Any, Inputs]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchProgram:
-    """An exported program. See `Framework`.
+class TorchProgram(Framework):
+    """An exported program; its types are fixed, and its parts have no names.
 
     Attributes:
         program: What torch loaded.
         module: The same, to be called.
-        inputs: What it takes.
         sizes: Of dynamic dimensions, that it was exported with.
-        keywords: Names of the last inputs, that are given by name.
-        outputs: Names of its outputs.
-        weights: SHA-256 of its weights.
-        nbytes: Of its weights.
-        version: Of the framework.
-        notes: What the user should know.
-        name: Of the framework.
+        keywords: What the last inputs are called, which are given by name.
     """
 
     program: Any
     module: Any
-    inputs: Inputs
     sizes: Mapping[str, int]
     keywords: tuple[str, ...]
-    outputs: tuple[str, ...]
-    weights: str
-    nbytes: int
-    version: str
-    notes: tuple[str, ...] = ()
-    name: str = "torch"
 
     def run(self, feeds: Feeds) -> Outputs:
         """Run the program as it is."""
         found = _called(self.module, feeds, self.keywords)
-        return {n: as_numpy(v, n) for n, (_, v) in zip(self.outputs, found, strict=True)}
-
-    def run_wide(self, feeds: Feeds) -> Outputs | None:  # noqa: ARG002 - of the protocol
-        """Return None: the types of a program are fixed."""
-        return None
-
-    def inner(self, feeds: Feeds) -> Outputs:  # noqa: ARG002 - of the protocol
-        """Return nothing: a program has no parts."""
-        return {}
+        return {n: v for n, (_, v) in zip(self.outputs, found, strict=True)}
 
     def export(self, folder: Path, opset: int) -> Exported:
         """Write it as ONNX into a folder."""
@@ -85,21 +53,15 @@ class TorchProgram:
         except Exception as e:
             raise ModelError(f"torch's exporter cannot write this program: {said_by(e)}.") from e
         limits = limits_of(self.program, self.inputs, lambda _: None)
-        return Exported(
-            path=path, exporter="torch.export", sizes=self.sizes, limits=limits, layers={}
-        )
+        return Exported(path=path, exporter="torch.export", sizes=self.sizes, limits=limits)
 
 
 def _called(module: Any, feeds: Feeds, keywords: tuple[str, ...]) -> list[tuple[str, Any]]:
-    torch = need_torch()
-    tensors = [torch.from_numpy(np.array(value)) for value in feeds.values()]
-    first = len(tensors) - len(keywords)
-    with torch.no_grad():
-        given = module(*tensors[:first], **dict(zip(keywords, tensors[first:], strict=True)))
-    return flattened(given)
+    names = [*list(feeds)[: len(feeds) - len(keywords)], *keywords]
+    return called(module, dict(zip(names, feeds.values(), strict=True)), keywords)
 
 
-def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> _Opened:
+def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> Framework:
     """Load a ``.pt2`` file; its inputs are those that it was exported with.
 
     Args:
@@ -119,9 +81,9 @@ def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> 
     except Exception as e:
         raise ModelError(f"torch cannot read '{path}' as an exported program: {said_by(e)}.") from e
     refuse_training_calls(program)
-    keywords = tuple((program.example_inputs or ((), {}))[1])
     inputs, example = _inputs_of(program)
     inputs = with_sizes(inputs, settings.sizes) if given is None else _agreed(inputs, given)
+    keywords = tuple((program.example_inputs or ((), {}))[1])
     sizes = {
         d: n
         for spec, shape in zip(inputs.specs, example, strict=True)
@@ -132,24 +94,24 @@ def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> 
     with user_code("The program"):
         found = _called(module, feeds, keywords)
         again = _called(module, feeds, keywords)
-    if not all(torch.equal(a, b) for (_, a), (_, b) in zip(found, again, strict=True)):
+    if not same_outputs(found, again):
         raise ModelError(
             "The program gives two answers for one input: it was exported in training mode, or with noise; export it again "
             "after model.eval()."
         )
     digest, nbytes = state_digest(program.state_dict)
-    framework = TorchProgram(
-        program=program,
-        module=module,
+    return TorchProgram(
+        name="torch",
+        version=str(torch.__version__),
         inputs=inputs,
-        sizes=sizes,
-        keywords=keywords,
         outputs=output_names([name for name, _ in found], settings.outputs, inputs),
         weights=digest,
         nbytes=nbytes,
-        version=str(torch.__version__),
+        program=program,
+        module=module,
+        sizes=sizes,
+        keywords=keywords,
     )
-    return framework, inputs
 
 
 def _inputs_of(program: Any) -> tuple[Inputs, list[tuple[int, ...]]]:
@@ -222,7 +184,7 @@ def _agreed(own: Inputs, given: Inputs) -> Inputs:
     return replace(given, bounds=bounds)
 
 
-def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> _Opened:
+def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> Framework:
     """Load a TorchScript file; only torch's older exporter reads such.
 
     Args:
@@ -240,9 +202,4 @@ def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> _
             module = torch.jit.load(str(path), map_location="cpu")
     except Exception as e:
         raise ModelError(f"torch cannot read '{path}' as TorchScript: {said_by(e)}.") from e
-    if given is None:
-        raise UsageError(
-            f"Missing input description of '{path}': add {signature_hint(module)} or --example x.npz."
-        )
-    ready = ready_module(module, given, settings.outputs, legacy=True)
-    return ready, ready.inputs
+    return ready_module(module, given, replace(settings, legacy=True), str(path))

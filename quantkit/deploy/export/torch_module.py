@@ -2,10 +2,9 @@
 
 import copy
 import inspect
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.deploy.export.blame import blamed
-from quantkit.deploy.export.framework import Exported, Feeds, Outputs
+from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import DTYPES, Inputs
-from quantkit.deploy.export.torch_trace import FrozenError, Traced, plain_attention, traced
+from quantkit.deploy.export.torch_run import as_numpy, called, same_outputs
+from quantkit.deploy.export.torch_trace import (
+    PREFIX,
+    FrozenError,
+    traced,
+)
 from quantkit.deploy.export.torch_weights import state_digest
 from quantkit.deploy.export.user_code import need_torch, user_code
 from quantkit.errors import ModelError, UsageError
+from quantkit.settings import ExportSettings
 
-__all__ = ["TorchModule", "signature_hint"]
+__all__ = ["TorchModule", "ready_module"]
 
 _PROBED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 64, 128)
 _SHOWN = 3  # names in a sentence
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse")
 
 
-def signature_hint(module: Any) -> str:
+def _signature_hint(module: Any) -> str:
     """Return what to give as --input, made of forward()'s signature."""
     names = _parameters(module, needed=True)
     return " ".join(f"--input '{_likely(name)}'" for name in names or ["x"])
@@ -69,38 +74,24 @@ def _takes_any_name(module: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchModule:
-    """A module in evaluation mode, with the inputs that it takes. See `Framework`.
+class TorchModule(Framework):
+    """A module in evaluation mode.
 
     Attributes:
         module: The module.
-        inputs: What it takes.
-        by_name: Whether inputs are given by their names, or in their order.
+        named: Names of the inputs that are given by name; others in their order.
         sizes: Of dynamic dimensions, that it is traced at.
-        outputs: Names of its outputs.
-        weights: SHA-256 of its weights.
-        nbytes: Of its weights.
-        version: Of the framework.
         legacy: Whether the older exporter is asked for.
-        notes: What was done to it.
-        name: Of the framework.
     """
 
     module: Any
-    inputs: Inputs
-    by_name: bool
+    named: tuple[str, ...]
     sizes: Mapping[str, int]
-    outputs: tuple[str, ...]
-    weights: str
-    nbytes: int
-    version: str
     legacy: bool = False
-    notes: tuple[str, ...] = ()
-    name: str = "torch"
 
     def run(self, feeds: Feeds) -> Outputs:
         """Run the model as it is."""
-        values = _called(self.module, feeds, self.by_name)
+        values = called(self.module, feeds, self.named)
         return dict(zip(self.outputs, (array for _, array in values), strict=True))
 
     def run_wide(self, feeds: Feeds) -> Outputs | None:
@@ -110,7 +101,7 @@ class TorchModule:
             given = {
                 k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in feeds.items()
             }
-            values = _called(wide, given, self.by_name)
+            values = called(wide, given, self.named)
         except Exception:  # noqa: BLE001 - a model that names float32 somewhere: then there is no second opinion
             return None
         return dict(zip(self.outputs, (array for _, array in values), strict=True))
@@ -132,50 +123,52 @@ class TorchModule:
         return replace(self._traced(folder, opset), doubt=doubt if rough else "")
 
     def _traced(self, folder: Path, opset: int) -> Exported:
-        job = Traced(
-            module=self.module,
-            inputs=self.inputs,
-            by_name=self.by_name,
-            sizes=self.sizes,
-            outputs=self.outputs,
-            flatten=flattened,
-        )
         scripted = isinstance(self.module, need_torch().jit.ScriptModule)
         older = "it alone reads TorchScript" if scripted else "as asked" if self.legacy else ""
         try:
-            return traced(job, folder, opset, older=older)
+            return traced(self, folder, opset, older=older)
         except FrozenError as first:
             # Where small sizes shrink to 1 inside of the model, only larger ones are traced as dynamic.
             for sizes in self.inputs.traced():
                 if sum(sizes.values()) <= sum(self.sizes.values()):
                     continue
-                if _runs(self.module, self.inputs, sizes, self.by_name):
+                if _runs(self.module, self.inputs, sizes, self.named):
                     with suppress(FrozenError):
-                        return traced(replace(job, sizes=sizes), folder, opset)
+                        return traced(replace(self, sizes=sizes), folder, opset)
             if (
                 first.line is None
             ):  # no code of the user's: torch's own layers do not export otherwise
                 with suppress(ModelError):
                     why = f"the new one freezes '{first.dimension}'"
-                    return traced(job, folder, opset, older=why)
+                    return traced(self, folder, opset, older=why)
             raise first from first.__cause__
 
 
 def ready_module(
-    module: Any, inputs: Inputs, outputs: Sequence[str] = (), *, legacy: bool = False
+    module: Any,
+    inputs: Inputs | None,
+    settings: ExportSettings,
+    what: str,
+    notes: Sequence[str] = (),
 ) -> TorchModule:
     """Put a module into evaluation mode and find inputs that it runs on.
 
     Args:
         module: The module.
-        inputs: What it takes.
-        outputs: Names for its outputs; none: dict keys, fields of named tuples, or "output".
-        legacy: Ask for the older exporter.
+        inputs: What it takes; None: the user did not say it.
+        settings: Names for its outputs (none: dict keys, fields of named tuples, or "output"), and which exporter.
+        what: The model, in a message.
+        notes: What was done to it before.
 
     Raises:
+        UsageError: Its inputs are not described.
         ModelError: It does not run, is in training form, or gives two answers for one input.
     """
     torch = need_torch()
+    if inputs is None:
+        raise UsageError(
+            f"Missing input description of '{what}': add {_signature_hint(module)} or --example x.npz."
+        )
     module = getattr(module, "_orig_mod", module)  # of torch.compile: the model itself is the same
     _refuse_unready(module)
     was_training = bool(getattr(module, "training", False))
@@ -183,32 +176,35 @@ def ready_module(
         module.eval()
         module.to("cpu")
     _refuse_training(module)
-    by_name = _given_by_name(module, inputs)
-    inputs, sizes = _that_run(module, inputs, by_name=by_name)
-    named, notes = _same_twice(module, inputs.feeds(sizes, seed=0), by_name=by_name)
+    by_name = tuple(s.name for s in inputs.specs) if _given_by_name(module, inputs) else ()
+    inputs, sizes = _that_run(module, inputs, by_name)
+    names, said = _same_twice(module, inputs.feeds(sizes, seed=0), by_name)
     digest, nbytes = state_digest(module.state_dict())
     if _zeroes_padding(module) and any(spec.is_mask for spec in inputs.specs):
-        notes.append(
+        said.append(
             "at padded places torch's fast path of nn.TransformerEncoder gives zeros, and the file what the layers compute: "
             "do not use them"
         )
     if inputs.drawn:
-        notes.append(
+        said.append(
             "the model does not run on made-up values: it was proved on rows of the example alone"
         )
     if was_training:
-        notes = ["switched the model from train() to eval()", *notes]
+        said = ["switched the model from train() to eval()", *said]
+    scripted = isinstance(module, torch.jit.ScriptModule)
     return TorchModule(
-        module=module,
+        name="torch",
+        version=str(torch.__version__),
         inputs=inputs,
-        by_name=by_name,
-        sizes=sizes,
-        outputs=output_names(named, outputs, inputs),
+        outputs=output_names(names, settings.outputs, inputs),
         weights=digest,
         nbytes=nbytes,
-        version=str(torch.__version__),
-        legacy=legacy,
-        notes=tuple(notes),
+        prefix="" if scripted else PREFIX,
+        notes=(*notes, *said),
+        module=module,
+        named=by_name,
+        sizes=sizes,
+        legacy=settings.legacy,
     )
 
 
@@ -266,7 +262,7 @@ def _given_by_name(module: Any, inputs: Inputs) -> bool:
         missing = [name for name in needed if name not in given]
         if missing:
             raise UsageError(
-                f"forward() also needs {', '.join(missing)}: {signature_hint(module)} is how all of them might be given."
+                f"forward() also needs {', '.join(missing)}: {_signature_hint(module)} is how all of them might be given."
             )
         return True
     mixed = [name for i, name in enumerate(given) if name in known and known[i : i + 1] != [name]]
@@ -278,110 +274,25 @@ def _given_by_name(module: Any, inputs: Inputs) -> bool:
     if known and len(given) < len(needed):
         raise UsageError(
             f"forward() takes {len(needed)} inputs ({', '.join(needed)}), and {len(given)} are given: "
-            f"{signature_hint(module)} is how they might be given."
+            f"{_signature_hint(module)} is how they might be given."
         )
     return False
 
 
-def _called(module: Any, feeds: Feeds, by_name: bool) -> list[tuple[str, NDArray[Any]]]:  # noqa: FBT001 - private
-    """Run a module; return its outputs, flat, with the names that they suggest."""
-    torch = need_torch()
-    tensors = {name: torch.from_numpy(np.array(value)) for name, value in feeds.items()}
-    with (
-        torch.no_grad(),
-        plain_attention(),
-        redirect_stdout(sys.stderr),
-    ):  # prints are no part of --json
-        given = module(**tensors) if by_name else module(*tensors.values())
-    return [(name, as_numpy(value, name)) for name, value in flattened(given)]
-
-
-def as_numpy(value: Any, name: str) -> NDArray[Any]:
-    """Return a tensor as an array; bfloat16, which numpy lacks, as float32."""
-    torch = need_torch()
-    tensor = value.detach().cpu()
-    if tensor.is_complex() or tensor.layout != torch.strided:
-        raise ModelError(
-            f"Output '{name}' is complex or sparse, which ONNX models cannot give: return torch.view_as_real(y), y.abs() or "
-            "y.to_dense()."
-        )
-    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy().copy()
-    return array
-
-
-def flattened(given: Any, name: str = "") -> list[tuple[str, Any]]:
-    """Return the tensors in what a module gives, with names: keys of dicts, fields of named tuples, else numbers.
-
-    Raises:
-        ModelError: There is something else in it.
-    """
-    torch = need_torch()
-    if given is None:
-        return []
-    if isinstance(given, torch.Tensor):
-        return [(name or "output", given)]
-    if isinstance(given, Mapping):
-        parts = [(str(key), value) for key, value in given.items()]
-    elif hasattr(given, "_fields"):
-        parts = list(zip(given._fields, given, strict=True))
-    elif is_dataclass(given):
-        parts = [(f.name, getattr(given, f.name)) for f in fields(given)]
-    elif isinstance(given, list | tuple):
-        several = len(given) > 1
-        base = name or "output"
-        return [
-            pair
-            for i, value in enumerate(given)
-            for pair in flattened(value, f"{base}_{i}" if several else base)
-        ]
-    else:
-        raise ModelError(
-            f"The model gives a {type(given).__name__} as '{name or 'output'}', which is no tensor: return tensors, or "
-            "lists and dicts of them."
-        )
-    return [
-        pair for key, value in parts for pair in flattened(value, f"{name}_{key}" if name else key)
-    ]
-
-
-def output_names(found: Sequence[str], asked: Sequence[str], inputs: Inputs) -> tuple[str, ...]:
-    """Return the names of outputs: those that were asked for, else those found, all different.
-
-    Raises:
-        UsageError: There are more or fewer outputs than names, or two have one name.
-    """
-    given = {spec.name for spec in inputs.specs}
-    if asked:
-        if len(asked) != len(found):
-            raise UsageError(
-                f"--output names {len(asked)} outputs, and the model has {len(found)}: {', '.join(found)}."
-            )
-        twice = next((n for i, n in enumerate(asked) if n in asked[:i] or n in given), None)
-        if twice is not None:
-            raise UsageError(f"--output '{twice}' is the name of another output or of an input.")
-        return tuple(asked)
-    names: list[str] = []
-    for name in found:
-        free = name
-        while free in given or free in names:
-            free += "_output"
-        names.append(free)
-    return tuple(names)
-
-
-def _that_run(module: Any, inputs: Inputs, *, by_name: bool) -> tuple[Inputs, dict[str, int]]:
+def _that_run(
+    module: Any, inputs: Inputs, by_name: Collection[str]
+) -> tuple[Inputs, dict[str, int]]:
     """Return inputs whose values and sizes the module runs at: made up, else drawn from the example."""
     try:
-        return inputs, _sizes_that_run(module, inputs, by_name=by_name)
+        return inputs, _sizes_that_run(module, inputs, by_name)
     except ModelError:
         if inputs.example is None:
             raise
     drawn = replace(inputs, drawn=True)
-    return drawn, _sizes_that_run(module, drawn, by_name=by_name)
+    return drawn, _sizes_that_run(module, drawn, by_name)
 
 
-def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, int]:
+def _sizes_that_run(module: Any, inputs: Inputs, by_name: Collection[str]) -> dict[str, int]:
     """Return sizes of the dynamic dimensions at which the module runs.
 
     Raises:
@@ -392,7 +303,7 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
     for sizes in inputs.traced():
         try:
             with user_code("forward()"):
-                _called(module, inputs.feeds(sizes, seed=0), by_name)
+                called(module, inputs.feeds(sizes, seed=0), by_name)
         except ModelError as e:
             if e.__cause__ is None:  # it ran, and what it gives is at fault
                 raise
@@ -451,16 +362,16 @@ def _range(inputs: Inputs) -> str:
     )
 
 
-def _runs(module: Any, inputs: Inputs, sizes: Mapping[str, int], by_name: bool) -> bool:  # noqa: FBT001 - private
+def _runs(module: Any, inputs: Inputs, sizes: Mapping[str, int], by_name: Collection[str]) -> bool:
     try:
         with user_code("forward()"):
-            _called(module, inputs.feeds(sizes, seed=0), by_name)
+            called(module, inputs.feeds(sizes, seed=0), by_name)
     except ModelError:
         return False
     return True
 
 
-def _same_twice(module: Any, feeds: Feeds, *, by_name: bool) -> tuple[list[str], list[str]]:
+def _same_twice(module: Any, feeds: Feeds, by_name: Collection[str]) -> tuple[list[str], list[str]]:
     """Run a module twice on one input; return the names of its outputs, and notes.
 
     Raises:
@@ -473,19 +384,16 @@ def _same_twice(module: Any, feeds: Feeds, *, by_name: bool) -> tuple[list[str],
     }
     with user_code("forward()"):
         with _watched(module) as one:
-            first = _called(module, feeds, by_name)
+            first = called(module, feeds, by_name)
         changed = [
             n
             for n, v in module.state_dict().items()
             if n in before and not _same_tensor(v, before[n])
         ]
         with _watched(module) as two:
-            second = _called(module, feeds, by_name)
+            second = called(module, feeds, by_name)
     names = [name for name, _ in first]
-    same = names == [name for name, _ in second] and all(
-        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-        for (_, a), (_, b) in zip(first, second, strict=True)
-    )
+    same = same_outputs(first, second)
     module.load_state_dict({**module.state_dict(), **before}, strict=False)
     if same:
         return names, [

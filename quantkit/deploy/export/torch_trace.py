@@ -11,29 +11,29 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from quantkit.deploy.export.blame import Line, blamed, innermost, is_users, line_of, placed
 from quantkit.deploy.export.framework import Exported, Limit
 from quantkit.deploy.export.inputs import Inputs
 from quantkit.deploy.export.tidy import layers_of
-from quantkit.deploy.export.user_code import need_torch, quiet_import
+from quantkit.deploy.export.torch_run import flattened, plain_attention
+from quantkit.deploy.export.user_code import hushed, need_torch, quiet_import
 from quantkit.errors import ModelError
 from quantkit.installation import install_command
+
+if TYPE_CHECKING:
+    from quantkit.deploy.export.torch_module import TorchModule
 
 __all__ = [
     "PREFIX",
     "FrozenError",
-    "Traced",
-    "hushed",
     "limits_of",
     "need_exporter",
-    "plain_attention",
     "program_to_onnx",
 ]
 __all__ += ["refuse_training_calls", "traced"]
@@ -72,50 +72,30 @@ class FrozenError(ModelError):
         self.line = line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """What is traced.
+def _flat(job: "TorchModule") -> Any:
+    """Return a module that takes inputs in their order and gives a flat tuple; TorchScript is one as it is."""
+    if isinstance(job.module, need_torch().jit.ScriptModule):
+        return job.module
+    torch, names = need_torch(), [spec.name for spec in job.inputs.specs]
+    inner, by_name = job.module, job.named
 
-    Attributes:
-        module: The module.
-        inputs: What it takes.
-        by_name: Whether inputs are given by their names, or in their order.
-        sizes: Of dynamic dimensions, that it is traced at.
-        outputs: Names of its outputs.
-        flatten: Turns what it gives into a list of named tensors.
-    """
+    class Flat(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = inner
 
-    module: Any
-    inputs: Inputs
-    by_name: bool
-    sizes: Mapping[str, int]
-    outputs: tuple[str, ...]
-    flatten: Callable[[Any], list[tuple[str, Any]]]
+        def forward(self, *tensors: Any) -> Any:
+            named = dict(zip(names, tensors, strict=True))
+            given = self.model(**named) if by_name else self.model(*tensors)
+            return tuple(value for _, value in flattened(given))
 
-    def wrapped(self) -> Any:
-        """Return a module that takes inputs in their order and gives a flat tuple; TorchScript is one as it is."""
-        if isinstance(self.module, need_torch().jit.ScriptModule):
-            return self.module
-        torch, names = need_torch(), [spec.name for spec in self.inputs.specs]
-        inner, by_name, flatten = self.module, self.by_name, self.flatten
+    return Flat().eval()
 
-        class Flat(torch.nn.Module):  # type: ignore[misc,name-defined]
-            def __init__(self) -> None:
-                super().__init__()
-                self.model = inner
 
-            def forward(self, *tensors: Any) -> Any:
-                named = dict(zip(names, tensors, strict=True))
-                given = self.model(**named) if by_name else self.model(*tensors)
-                return tuple(value for _, value in flatten(given))
-
-        return Flat().eval()
-
-    def tensors(self) -> tuple[Any, ...]:
-        """Return the inputs as tensors."""
-        torch = need_torch()
-        feeds = self.inputs.feeds(self.sizes, seed=0)
-        return tuple(torch.from_numpy(value) for value in feeds.values())
+def _tensors(job: "TorchModule") -> tuple[Any, ...]:
+    """Return the inputs as tensors."""
+    feeds = job.inputs.feeds(job.sizes, seed=0)
+    return tuple(need_torch().from_numpy(value) for value in feeds.values())
 
 
 def need_exporter() -> None:
@@ -127,7 +107,7 @@ def need_exporter() -> None:
     quiet_import("onnxscript", f"torch's exporter needs onnxscript: {install_command('export')}.")
 
 
-def traced(job: Traced, folder: Path, opset: int, *, older: str = "") -> Exported:
+def traced(job: "TorchModule", folder: Path, opset: int, *, older: str = "") -> Exported:
     """Write a module as ONNX into a folder.
 
     Args:
@@ -170,7 +150,7 @@ def _beneath(error: BaseException) -> BaseException:
     return error
 
 
-def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Exported:
+def _by_program(job: "TorchModule", folder: Path, opset: int, watch: "_Watch") -> Exported:
     torch = need_torch()
     dynamic = tuple(
         {a: torch.export.Dim.DYNAMIC for a, d in enumerate(spec.dims) if isinstance(d, str)}
@@ -178,7 +158,7 @@ def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Expor
     )
     with hushed(), watch, torch.no_grad(), plain_attention():
         program = torch.export.export(
-            job.wrapped(), job.tensors(), dynamic_shapes={"tensors": dynamic}, strict=False
+            _flat(job), _tensors(job), dynamic_shapes={"tensors": dynamic}, strict=False
         )
     refuse_training_calls(program)
     path, layers = program_to_onnx(program, folder, opset)
@@ -257,7 +237,7 @@ def _end(value: Any) -> int | None:
     return number if abs(number) < _FAR else None
 
 
-def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
+def _by_trace(job: "TorchModule", folder: Path, opset: int, note: str) -> Exported:
     torch = need_torch()
     path = folder / "exported.onnx"
     names = [spec.name for spec in job.inputs.specs]
@@ -277,8 +257,8 @@ def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
         warnings.simplefilter("always")
         try:
             torch.onnx.export(
-                job.wrapped(),
-                job.tensors(),
+                _flat(job),
+                _tensors(job),
                 str(path),
                 dynamo=False,
                 input_names=names,
@@ -296,8 +276,6 @@ def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
         path=path,
         exporter="torch's older exporter",
         sizes=job.sizes,
-        limits={},
-        layers={},
         second=note,
     )
 
@@ -417,18 +395,6 @@ def _forward_stack() -> traceback.StackSummary:
 
 
 @contextmanager
-def plain_attention() -> Iterator[None]:
-    """Keep torch's Transformer layers from their fast path: it is not exported, and puts zeros where a mask hides."""
-    kernels = need_torch().backends.mha
-    before = kernels.get_fastpath_enabled()
-    kernels.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        kernels.set_fastpath_enabled(before)
-
-
-@contextmanager
 def _no_native_output() -> Iterator[None]:
     """Keep the older exporter from printing whole graphs: its C++ part writes past Python's streams."""
     sys.stdout.flush()
@@ -443,30 +409,3 @@ def _no_native_output() -> Iterator[None]:
             os.dup2(own, stream)
             os.close(own)
         os.close(nowhere)
-
-
-@contextmanager
-def hushed(*, ignore: bool = True) -> Iterator[None]:
-    """Keep torch from writing to the terminal: its messages are pages long.
-
-    Args:
-        ignore: Warnings too; False: whoever asks listens to them.
-    """
-    loggers = [
-        logging.getLogger(name)
-        for name in ("torch", *logging.root.manager.loggerDict)
-        if name.startswith(("torch", "onnxscript"))
-    ]
-    kept: Sequence[tuple[logging.Logger, list[logging.Handler], bool]] = [
-        (logger, logger.handlers, logger.propagate) for logger in loggers
-    ]
-    for logger in loggers:
-        logger.handlers, logger.propagate = [logging.NullHandler()], False
-    try:
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
-            if ignore:
-                warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, handlers, propagate in kept:
-            logger.handlers, logger.propagate = handlers, propagate

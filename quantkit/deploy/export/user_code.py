@@ -2,10 +2,13 @@
 
 import importlib
 import importlib.util
+import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +18,16 @@ from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error
 from quantkit.installation import install_command
 from quantkit.settings import closest
 
-__all__ = ["HOW", "Loaded", "load_object", "need_torch", "own_path", "quiet_import", "user_code"]
+__all__ = [
+    "HOW",
+    "Loaded",
+    "hushed",
+    "load_object",
+    "need_torch",
+    "own_path",
+    "quiet_import",
+    "user_code",
+]
 
 _TORCH = (
     "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
@@ -180,3 +192,30 @@ def need_torch() -> Any:
         UsageError: It is not installed; the message says how to get the build for CPUs.
     """
     return quiet_import("torch", _TORCH.format(install_command("export")))
+
+
+@contextmanager
+def hushed(*, ignore: bool = True) -> Iterator[None]:
+    """Keep a framework from writing to the terminal: torch's messages are pages long.
+
+    Args:
+        ignore: Warnings too; False: whoever asks listens to them.
+    """
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch", *logging.root.manager.loggerDict)
+        if name.startswith(("torch", "onnxscript"))
+    ]
+    kept: Sequence[tuple[logging.Logger, list[logging.Handler], bool]] = [
+        (logger, logger.handlers, logger.propagate) for logger in loggers
+    ]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [logging.NullHandler()], False
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+            if ignore:
+                warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, handlers, propagate in kept:
+            logger.handlers, logger.propagate = handlers, propagate
