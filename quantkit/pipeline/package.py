@@ -17,7 +17,6 @@ from quantkit._version import __version__
 from quantkit.deploy.package import lock
 from quantkit.deploy.package.facts import MEGABYTE, Facts
 from quantkit.deploy.package.folder import KIND, RECORD, check_own, digests
-from quantkit.deploy.package.sbom import sbom
 from quantkit.deploy.package.server_files import server_files
 from quantkit.deploy.package.stage import LABELS, MODEL, Staged, stage_models
 from quantkit.deploy.package.texts import SCRIPT, commands, config_pbtxt, texts_of
@@ -192,7 +191,6 @@ def _write(
     facts = replace(facts, tag=sha256(content.encode()).hexdigest()[:_TAG])
     for name, text in texts_of(facts).items():
         (stage / name).write_text(text, encoding="utf-8", newline="\n")
-    _write_json(stage / "sbom.json", sbom(facts))
     (stage / sample.file).write_bytes(sample.content)
     _write_json(stage / "answer.json", {**sample.record, "tolerance": recipe.package.tolerance})
     if recipe.package.report is not None:

@@ -20,7 +20,7 @@ from quantkit.deploy.serve.calls import (
     header_length,
 )
 from quantkit.deploy.serve.embed import POOLINGS
-from quantkit.deploy.serve.guard import Answer, Guard, Request, json_answer
+from quantkit.deploy.serve.guard import Guard, HttpAnswer, HttpRequest, json_answer
 from quantkit.deploy.serve.predict import Feeds, Sent, Wanted, part_of
 from quantkit.deploy.serve.protocol import Port, RequestError
 
@@ -28,7 +28,7 @@ __all__ = ["make_app"]
 
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?((?:/(?:infer|ready|config|stats))?)")
 
-_Handler = Callable[[Request], Awaitable[Answer]]
+_Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 
 
 class _Handlers:
@@ -57,7 +57,7 @@ class _Handlers:
             "/v1/predict": self.predict,
         }
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Let the handler of an address answer."""
         model = _MODEL.fullmatch(request.path)
         place = f"model{model[3]}" if model else request.path
@@ -81,21 +81,21 @@ class _Handlers:
                 f"There is no version '{version[:100]}': there is {MODEL_VERSION}.", 404
             )
 
-    async def server(self, _: Request) -> Answer:
+    async def server(self, _: HttpRequest) -> HttpAnswer:
         """Say who is there."""
         extensions = ["binary_tensor_data", "model_configuration"]
         return json_answer({"name": "quantkit", "version": __version__, "extensions": extensions})
 
-    async def live(self, _: Request) -> Answer:
+    async def live(self, _: HttpRequest) -> HttpAnswer:
         """Say that the process answers."""
         return json_answer({"live": True})
 
-    async def ready(self, _: Request) -> Answer:
+    async def ready(self, _: HttpRequest) -> HttpAnswer:
         """Say whether requests are wanted."""
         wanted = not self.service.stopping
         return json_answer({"ready": wanted}, 200 if wanted else 503)
 
-    async def model(self, _: Request) -> Answer:
+    async def model(self, _: HttpRequest) -> HttpAnswer:
         """Describe the model."""
         service, engine = self.service, self.service.loaded.engine
         shared = service.line.rules.rows if not engine.unbatched else 1
@@ -117,12 +117,12 @@ class _Handlers:
             }
         )
 
-    async def model_ready(self, _: Request) -> Answer:
+    async def model_ready(self, _: HttpRequest) -> HttpAnswer:
         """Say whether requests to the model are wanted."""
         wanted = not self.service.stopping
         return json_answer({"name": self.service.name, "ready": wanted}, 200 if wanted else 503)
 
-    async def config(self, _: Request) -> Answer:
+    async def config(self, _: HttpRequest) -> HttpAnswer:
         """Return the model's configuration, as Triton writes it; a free dimension is -1."""
         engine = self.service.loaded.engine
 
@@ -144,14 +144,14 @@ class _Handlers:
             }
         )
 
-    async def stats(self, _: Request) -> Answer:
+    async def stats(self, _: HttpRequest) -> HttpAnswer:
         """Refuse: the counts of this extension are not kept."""
         raise RequestError(
             "Statistics are at /metrics, for Prometheus; this address has none.", 501
         )
 
-    async def infer(self, request: Request) -> Answer:
-        """Answer a request of the Open Inference Protocol."""
+    async def infer(self, request: HttpRequest) -> HttpAnswer:
+        """HttpAnswer a request of the Open Inference Protocol."""
         kind = _kind(request)
         if kind not in {"", JSON, BINARY}:
             raise RequestError(
@@ -166,11 +166,11 @@ class _Handlers:
         body = await request.body()
         content, length = await self.calls.infer(request.call, body, header)
         if length is None:
-            return Answer(content)
-        return Answer(content, kind=BINARY, headers=((HEADER.encode(), str(length).encode()),))
+            return HttpAnswer(content)
+        return HttpAnswer(content, kind=BINARY, headers=((HEADER.encode(), str(length).encode()),))
 
-    async def predict(self, request: Request) -> Answer:
-        """Answer for an image, a text or a row."""
+    async def predict(self, request: HttpRequest) -> HttpAnswer:
+        """HttpAnswer for an image, a text or a row."""
         query = dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True))
         wanted = Wanted(
             top=_top(query),
@@ -189,39 +189,39 @@ class _Handlers:
         runs = [(feeds, await self.calls.run(call, loaded, feeds)) for feeds in asked]
         head = {"model_name": self.service.name, "model_version": MODEL_VERSION}
 
-        def write() -> Answer:
+        def write() -> HttpAnswer:
             return json_answer({**head, **loaded.predictor.reply(runs, wanted)})
 
         large = sum(array.nbytes for _, found in runs for array in found.values()) > LARGE
-        written: Answer = await self.calls.aside(call, write) if large else write()
+        written: HttpAnswer = await self.calls.aside(call, write) if large else write()
         return written
 
-    async def drift(self, _: Request) -> Answer:
+    async def drift(self, _: HttpRequest) -> HttpAnswer:
         """Say how far the two models are apart."""
         if self.service.second is None:
             raise RequestError("There is no second model: start with --shadow or --canary.", 404)
         return json_answer(self.service.second.plain(self.service.loaded.engine))
 
-    async def metrics(self, _: Request) -> Answer:
+    async def metrics(self, _: HttpRequest) -> HttpAnswer:
         """Return what Prometheus reads."""
         text = self.service.metrics.text()
-        return Answer(text, kind="text/plain; version=0.0.4; charset=utf-8")
+        return HttpAnswer(text, kind="text/plain; version=0.0.4; charset=utf-8")
 
-    async def openapi(self, _: Request) -> Answer:
+    async def openapi(self, _: HttpRequest) -> HttpAnswer:
         """Describe the addresses."""
         return json_answer(pages.openapi(self.service.name))
 
-    async def docs(self, _: Request) -> Answer:
+    async def docs(self, _: HttpRequest) -> HttpAnswer:
         """Return a page that describes the addresses."""
         page = pages.docs(self.service).encode()
-        return Answer(page, kind="text/html; charset=utf-8")
+        return HttpAnswer(page, kind="text/html; charset=utf-8")
 
 
-def _kind(request: Request) -> str:
+def _kind(request: HttpRequest) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _sent(request: Request, body: bytes) -> Sent:
+def _sent(request: HttpRequest, body: bytes) -> Sent:
     kind = _kind(request)
     if kind == "multipart/form-data":
         return part_of(body, request.headers["content-type"])

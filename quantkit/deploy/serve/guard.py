@@ -11,7 +11,7 @@ import msgspec
 from quantkit.deploy.serve.calls import GONE, JSON, SECURITY, Call, Calls, caller_gone, unexpected
 from quantkit.deploy.serve.protocol import RequestError
 
-__all__ = ["Answer", "Guard", "Request", "json_answer", "refusal"]
+__all__ = ["Guard", "HttpAnswer", "HttpRequest", "json_answer", "refusal"]
 
 _MEGABYTE = 1 << 20
 # How much is read of too large a body, and for how long: a client that still sends does not see the answer.
@@ -23,7 +23,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What is sent back."""
 
     content: bytes
@@ -39,12 +39,12 @@ class Answer:
         return ((b"content-length", size), kind, *self.headers, *SECURITY)
 
 
-def json_answer(plain: object, status: int = 200, headers: Headers = ()) -> Answer:
+def json_answer(plain: object, status: int = 200, headers: Headers = ()) -> HttpAnswer:
     """Return an answer of JSON."""
-    return Answer(msgspec.json.encode(plain), status, JSON, headers)
+    return HttpAnswer(msgspec.json.encode(plain), status, JSON, headers)
 
 
-def refusal(error: RequestError) -> Answer:
+def refusal(error: RequestError) -> HttpAnswer:
     """Return the answer to a request that is refused."""
     headers: list[tuple[bytes, bytes]] = []
     if error.status in {408, 413}:
@@ -58,7 +58,7 @@ def refusal(error: RequestError) -> Answer:
     return json_answer({"error": str(error)}, error.status, tuple(headers))
 
 
-class Request:
+class HttpRequest:
     """A request; its body is read with its limits."""
 
     def __init__(self, scope: dict[str, Any], receive: Receive, calls: Calls) -> None:
@@ -120,13 +120,15 @@ class Request:
 class Guard:
     """The application of ASGI: all limits of a request, around what answers it."""
 
-    def __init__(self, answer: Callable[[Request], Awaitable[Answer]], calls: Calls) -> None:
+    def __init__(
+        self, answer: Callable[[HttpRequest], Awaitable[HttpAnswer]], calls: Calls
+    ) -> None:
         self._answer = answer
         self._calls = calls
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request, whatever happens."""
-        request, calls = Request(scope, receive, self._calls), self._calls
+        """HttpAnswer one request, whatever happens."""
+        request, calls = HttpRequest(scope, receive, self._calls), self._calls
         call, connection = request.call, request.connection
         connection.call = call
         status = GONE
@@ -148,7 +150,7 @@ class Guard:
         finally:
             calls.finish(call, status)
 
-    def _check(self, request: Request, scope: dict[str, Any]) -> None:
+    def _check(self, request: HttpRequest, scope: dict[str, Any]) -> None:
         if request.connection.is_crowded:
             raise RequestError("The server has too many connections; try again later.", 503, 1)
         if not self._calls.allowed(request.path, scope["headers"]):

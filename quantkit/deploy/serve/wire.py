@@ -108,7 +108,7 @@ class Connection(Heads):
             self._calls.finish(call, error.status)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer what was asked before the client stopped sending; return False to close at once."""
+        """HttpAnswer what was asked before the client stopped sending; return False to close at once."""
         if self.in_head or self._is_answered or self.cycle.more_body:
             return False
         self.cycle.keep_alive = False
