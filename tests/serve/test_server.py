@@ -614,10 +614,10 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
             (["bad.onnx"], "does not load"),
             (["absent.onnx"], "There is no model"),
             ([good, "--port", port], "Cannot listen"),
-            ([good, "--port", "99999"], "too large"),
+            ([good, "--port", "99999"], "at most 65,535"),
             ([good, "--provider", "cdua"], "unknown"),
             ([good, "--require-token"], "set QUANTKIT_TOKEN"),
-            ([good, "--share", "200%", "--shadow", good], "out of range"),
+            ([good, "--share", "200%", "--shadow", good], "at most 1"),
         ):
             ways = (["quantkit.deploy.serve"], ["quantkit", "serve"])
             for command in ways if "--share" in arguments else ways[:1]:
