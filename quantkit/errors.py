@@ -68,7 +68,20 @@ class InterruptedRunError(QuantkitError):
 
 
 class NothingToQuantizeError(QuantkitError):
-    """No weight of the model would change."""
+    """No weight of the model would change.
+
+    Attributes:
+        why: The reasons, without a full stop.
+        advice: What follows the outcome: "; ..." or "".
+        outcome: What became of the output. Callers that write something all the same replace it; "" for none.
+    """
+
+    def __init__(self, why: str, advice: str = "", outcome: str = "Nothing was written") -> None:
+        super().__init__(why, advice, outcome)
+        self.why, self.advice, self.outcome = why, advice, outcome
+
+    def __str__(self) -> str:
+        return f"{self.why}{self.outcome and f'. {self.outcome}'}{self.advice}."
 
 
 class VerifyError(QuantkitError):

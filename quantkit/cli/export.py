@@ -1,6 +1,5 @@
 """`quantkit export SOURCE -o model.onnx`, and on to int8 and the report."""
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from quantkit.cli.options import JsonOption, one_output
 from quantkit.cli.progress import progress, watching
 from quantkit.cli.result_view import present, present_exported
 from quantkit.cli.tasks import MethodFlags, StaticFlags, run_task, static_task
-from quantkit.errors import QuantkitError, UsageError
+from quantkit.errors import NothingToQuantizeError, QuantkitError, UsageError
 from quantkit.files import check_folder, check_outputs
 from quantkit.settings import DataSettings, DynamicSettings, ExportSettings, Recipe, load_recipe
 from quantkit.settings.declare import check_choice
@@ -189,12 +188,11 @@ def _evaluate(
 @contextmanager
 def _kept(path: Path, target: Path) -> Iterator[None]:
     """Say of what fails after the export that the float file is there, and what is not."""
+    said = f"'{path}' is exported, proved and kept, and was not quantized: "
     try:
         yield
+    except NothingToQuantizeError as e:
+        outcome = f"'{target}' was not written"
+        raise NothingToQuantizeError(said + e.why, e.advice, outcome) from e
     except QuantkitError as e:
-        said = re.sub(
-            "nothing was written", f"'{target}' was not written", str(e), flags=re.IGNORECASE
-        )
-        raise type(e)(
-            f"'{path}' is exported, proved and kept, and was not quantized: {said}"
-        ) from e
+        raise type(e)(f"{said}{e}") from e

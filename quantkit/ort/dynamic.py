@@ -101,7 +101,8 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
 
 def float_instead(error: NothingToQuantizeError) -> str:
     """Return what is said where the float model is written in place of a quantized one."""
-    return str(error).replace("Nothing was written", "The float model was written as it is")
+    outcome = "The float model was written as it is"
+    return str(NothingToQuantizeError(error.why, error.advice, outcome))
 
 
 def told(result: QuantizeResult) -> QuantizeResult:

@@ -172,7 +172,7 @@ def quantize_in_blocks(model: Source, output: Path, config: Any, given: Given) -
             notes += more
         result = quantize_weights(model, output, samples, weights=settings, plan=plan)
     except NothingToQuantizeError as e:
-        said = str(e).replace("Nothing was written", "The model stays float")
+        said = str(NothingToQuantizeError(e.why, e.advice, "The model stays float"))
         result = write_float(model, output, said)
     notes += _slow(result.plan)
     return told(replace(result, warnings=(*result.warnings, *notes)))

@@ -178,7 +178,8 @@ def find_points(loaded: LoadedModel, needed: tuple[str, ...] = ()) -> Points:
         return points
     where = f": all {points.hidden} stand in subgraphs of other operators" if points.hidden else ""
     raise NothingToQuantizeError(
-        f"No activation of {loaded.name} could be quantized{where}; there is nothing to calibrate."
+        f"No activation of {loaded.name} could be quantized{where}; there is nothing to calibrate",
+        outcome="",
     )
 
 

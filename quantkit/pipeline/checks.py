@@ -67,7 +67,6 @@ def require_change(plan: Plan, loaded: LoadedModel) -> None:
     raise NothingToQuantizeError(
         f"Nothing to quantize in {loaded.name}: "
         + (_why_not(plan, loaded) or "no operator in it holds weights")
-        + ". Nothing was written."
     )
 
 
@@ -89,7 +88,7 @@ def require_static(plan: Plan, loaded: LoadedModel, *, observed: bool) -> list[s
         ]
     else_ = "; `quantkit quantize dynamic` would shrink it" if plan.changes else ""
     raise NothingToQuantizeError(
-        f"Nothing in {loaded.name} can run in calibrated integers: {why}. Nothing was written{else_}."
+        f"Nothing in {loaded.name} can run in calibrated integers: {why}", else_
     )
 
 
@@ -105,7 +104,8 @@ def require_smaller(loaded: LoadedModel, nbytes: int) -> None:
     if TINY <= loaded.nbytes <= nbytes:
         raise NothingToQuantizeError(
             f"Quantizing {loaded.name} gains nothing: of {loaded.nbytes} bytes {nbytes} would come, as its weights are too small "
-            "or are not what fills the file. Nothing was written; `quantkit optimize` may still make it smaller and faster."
+            "or are not what fills the file",
+            "; `quantkit optimize` may still make it smaller and faster",
         )
 
 

@@ -264,9 +264,7 @@ def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -
     why = f"its weights are {half} already" if half else "it has no float32 weights worth it"
     if reasons and not half:
         why = "; ".join(f"{count} {reason}" for reason, count in reasons)
-    raise NothingToQuantizeError(
-        f"Nothing to store in {options.dtype} in {loaded.name}: {why}. Nothing was written."
-    )
+    raise NothingToQuantizeError(f"Nothing to store in {options.dtype} in {loaded.name}: {why}")
 
 
 def _is_broken(attempt: _Attempt) -> bool:
