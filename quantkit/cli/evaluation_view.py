@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 from quantkit.cli.console import escape, line, marked, output, print_notes, write_json_text
 from quantkit.cli.tables import Column, fitted_table, shortened
+from quantkit.cli.verdict_view import COLOURS, objection_lines
 from quantkit.numbers import human
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.result import Evaluated, Metric, Result, Verdict
+    from quantkit.result import Evaluated, Metric, Result
 
-__all__ = ["COLOURS", "evaluation_table", "objection_lines", "present"]
+__all__ = ["evaluation_table", "present"]
 
-COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow", "invalid": "magenta"}
-"""Of outcomes."""
 
 _WIDTH = 80  # characters that any terminal shows
 _DECIBELS = "SQNR in dB against float: 20 dB = 10 % error, 40 dB = 1 %; higher is better"
@@ -81,15 +80,6 @@ def _sample_lines(model: "Evaluated") -> list[str]:
         room = _WIDTH - len(f"{head} of ''{tail}")
         head += f" of '{shortened([output.output], room)[0]}'"
     return [escape(f"{head}{tail}")]
-
-
-def objection_lines(verdict: "Verdict") -> list[str]:
-    """Return what stands against a candidate's figures, and what to do."""
-    return [
-        f"[{COLOURS['invalid']}]{'allowed' if o.allowed else 'invalid'}[/] "
-        f"{escape(f'{o.kind}: {o.sentence}.')}"
-        for o in verdict.objections
-    ]
 
 
 def _warnings(result: "Result") -> list[str]:

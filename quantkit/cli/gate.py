@@ -2,24 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from quantkit.cli.console import escape, marked, output, write_json
-from quantkit.cli.evaluation_view import COLOURS, objection_lines
+from quantkit.cli.console import write_json
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import JsonOption
-from quantkit.cli.tables import Column, fitted_table
+from quantkit.cli.verdict_view import print_gate, print_live_verdict
 from quantkit.errors import UsageError
 from quantkit.settings import RECIPE_NAME, GateSettings
 from quantkit.settings.declare import declared
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from quantkit import GateVerdict
-    from quantkit.result import Evaluated, Verdict
 
 __all__ = ["GateFlags", "gate"]
 
@@ -119,7 +112,7 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     if as_json:
         write_json({"result": str(path), **found.to_json()})
     else:
-        _print(found)
+        print_gate(found)
     if not found.passed:
         raise typer.Exit(1)
 
@@ -135,51 +128,6 @@ def _judge_live(
 
         write_json({"live": live, **msgspec.json.decode(msgspec.json.encode(found))})
     else:
-        for judged in found.rules:
-            colour = COLOURS[judged.outcome]
-            told = escape(f"{judged.rule.key}: {judged.sentence}.")
-            output().print(f"[{colour}]{judged.outcome}[/] {told}", highlight=False)
-        marked(f"[bold {COLOURS[found.outcome]}]{found.outcome}[/] on live requests")
+        print_live_verdict(found)
     if found.outcome != "pass" and not (found.outcome == "undecided" and rules.allow_undecided):
         raise typer.Exit(1)
-
-
-def _print(found: "GateVerdict") -> None:
-    console = output()
-    for verdict, model in zip(found.verdicts, found.result.candidates, strict=True):
-        console.print(_table(verdict, model))
-        for text in objection_lines(verdict):
-            marked(text)
-        for judged in verdict.rules:
-            if judged.outcome != "pass":
-                told = escape(f"{judged.rule.key}: {judged.sentence}.")
-                colour = COLOURS[judged.outcome]
-                console.print(f"[{colour}]{judged.outcome}[/] {told}", highlight=False)
-    marked(f"[bold {COLOURS[found.outcome]}]{escape(str(found))}[/]")
-
-
-def _table(verdict: "Verdict", model: "Evaluated") -> "Table":
-    from quantkit.api.gate import bound_text, figure_text, room_text, unit_of
-
-    sure = next((j.rule.confidence for j in verdict.rules if j.rule.confidence is not None), None)
-    columns = (
-        Column(title="rule"),
-        Column(title="limit"),
-        Column(title="estimate", drop=1 if sure else 0),
-        *([Column(title=f"{100 * sure:g} %\nbound")] if sure else []),
-        Column(title="margin", drop=2),
-        Column(title="outcome", left=True, colours=COLOURS),
-    )
-    rows = []
-    for judged in verdict.rules:
-        unit = unit_of(judged.rule, model)
-        ends = [judged.estimate, judged.figure] if sure else [judged.estimate]
-        cells = (
-            judged.rule.key,
-            bound_text(judged.rule, unit, short=True),
-            *("-" if end is None else figure_text(end, unit, short=True) for end in ends),
-            "-" if judged.margin is None else room_text(judged.margin, unit, short=True),
-            judged.outcome,
-        )
-        rows.append(cells)
-    return fitted_table(verdict.candidate, columns, rows)

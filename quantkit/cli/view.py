@@ -5,9 +5,10 @@ import shlex
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,9 @@ from quantkit.cli.console import line, output, print_notes
 from quantkit.cli.flags import expanded
 from quantkit.cli.progress import progress
 from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit import ViewFiles
 
 __all__ = ["view"]
 
@@ -81,26 +85,21 @@ def view(  # noqa: PLR0913 - one parameter per question
     ] = False,
 ) -> None:
     """Render a model (or two, side by side) as an HTML graph that makes no network requests."""
+    from quantkit import view_model
+
     if other is not None and float_model is not None:
         raise UsageError("OTHER and --float both name a second model: give one of them.")
     first, last = (model, other) if other is not None else (float_model, model)
     if netron:
-        asked = (first, page, result, calibration, plan, explorer)
-        if timed or raw or show or any(one is not None for one in asked):
+        if any((first, page, result, calibration, plan, explorer, timed, raw, show)):
             raise UsageError("Netron shows one model as it is: leave out --netron for all else.")
         _netron(model)
         return
-    from quantkit import view_model
-
     temporary = page is None and explorer is None
-    with ExitStack() as failing, progress() as tell:
-        if temporary:
-            folder = tempfile.mkdtemp(prefix="quantkit-view-")
-            failing.callback(shutil.rmtree, folder)
-            page = Path(folder) / f"{last.stem}.html"
+    with _temporary_page(last) if temporary else nullcontext(page) as html, progress() as tell:
         files = view_model(
             last,
-            page,
+            html,
             float_model=first,
             result=result,
             calibration=calibration,
@@ -110,7 +109,23 @@ def view(  # noqa: PLR0913 - one parameter per question
             model_explorer=explorer,
             progress=tell,
         )
-        failing.pop_all()
+    _print_files(files)
+    if files.html is not None and (show or (temporary and _has_screen())):
+        typer.launch(str(files.html))
+
+
+@contextmanager
+def _temporary_page(model: Path) -> Iterator[Path]:
+    """Yield where to write a page that nobody named; its folder stays, unless something fails."""
+    folder = Path(tempfile.mkdtemp(prefix="quantkit-view-"))
+    try:
+        yield folder / f"{model.stem}.html"
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+def _print_files(files: "ViewFiles") -> None:
     print_notes(files.notes)
     for path in (files.html, *files.explorer):
         if path is not None:
@@ -122,8 +137,6 @@ def view(  # noqa: PLR0913 - one parameter per question
         line(
             f"open it: model-explorer {shlex.join(map(str, graphs))} --node_data_paths={shlex.quote(named)}"
         )
-    if files.html is not None and (show or (temporary and _has_screen())):
-        typer.launch(str(files.html))
 
 
 def _has_screen() -> bool:
