@@ -7,7 +7,7 @@ import typer
 
 from quantkit.cli.console import write_json
 from quantkit.cli.flags import expanded
-from quantkit.cli.options import WriteFlags, one_output
+from quantkit.cli.options import OutputOption, WriteFlags, one_output
 from quantkit.cli.progress import progress
 from quantkit.cli.result_view import present_optimized
 from quantkit.errors import UsageError
@@ -26,12 +26,13 @@ def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a 
 
 
 @expanded
-def optimize(
+def optimize(  # noqa: PLR0913 - one parameter a flag
     *,
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     out: Annotated[
         Path | None, typer.Argument(help="Where to write the result.", metavar="OUT")
     ] = None,
+    named: OutputOption = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="PASS", help="Only this pass. May be repeated.")
     ] = None,
@@ -55,7 +56,7 @@ def optimize(
     """Simplify a model: fold constants and BatchNormalization, remove what does nothing. Stays float."""
     from quantkit.api.optimize import optimize_model
 
-    target = one_output(out, write.named)
+    target = one_output(out, named)
     if target is None:
         raise UsageError("Where to write? quantkit optimize IN OUT.")
     with progress() as show:

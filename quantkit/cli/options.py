@@ -36,7 +36,6 @@ SavePlanOption = Annotated[
 class WriteFlags(Flags):
     """How a model is written, and how the result is shown."""
 
-    named: OutputOption = None
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
     ] = False

@@ -9,7 +9,14 @@ import typer
 
 from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import Command, Flags, Group, expanded
-from quantkit.cli.options import PlanOption, SavePlanOption, SourceArgument, WriteFlags, one_output
+from quantkit.cli.options import (
+    OutputOption,
+    PlanOption,
+    SavePlanOption,
+    SourceArgument,
+    WriteFlags,
+    one_output,
+)
 from quantkit.cli.result_view import present
 from quantkit.cli.tasks import (
     Float16Flags,
@@ -70,10 +77,9 @@ quantize = typer.Typer(cls=_StaticOrDynamic, no_args_is_help=True, help=_HELP)
 def _group() -> None: ...
 
 
-_OutputArgument = Annotated[
-    Path | None,
-    typer.Argument(help="Where to write. Default: <model>.<type>.onnx here.", metavar="OUT"),
-]
+def _out(suffix: str) -> Any:
+    text = f"Where to write. Default: <model>.{suffix}.onnx here."
+    return typer.Argument(help=text, metavar="OUT")
 
 
 class _DynamicFlags(Flags):
@@ -84,31 +90,11 @@ class _DynamicFlags(Flags):
 
 @quantize.command(cls=Command)
 @expanded
-def static(  # noqa: PLR0913 - one parameter a flag
-    *,
-    model: SourceArgument = None,
-    output: _OutputArgument = None,
-    samples: DataFlags,
-    how: MethodFlags,
-    flags: StaticFlags,
-    plan: PlanOption = None,
-    save_plan: SavePlanOption = None,
-    write: WriteFlags,
-) -> None:
-    """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
-    refuse_choices(flags, plan)
-    recipe = load_recipe()
-    task = static_task(model, recipe, samples, how, flags)
-    read = [flags.calibration, recipe.file]
-    _run(task, output, write, "int8", plan=plan, save_plan=save_plan, read=read)
-
-
-@quantize.command(cls=Command)
-@expanded
 def dynamic(
     *,
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
-    output: _OutputArgument = None,
+    output: Annotated[Path | None, _out("int8")] = None,
+    named: OutputOption = None,
     flags: _DynamicFlags,
     sample: Annotated[
         Path | None,
@@ -124,7 +110,29 @@ def dynamic(
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")
     inputs = None if sample is None else read_inputs(sample)
     task = Task(source=model, how=flags.over(DynamicSettings()), data=inputs)
-    _run(task, output, write, "int8", read=[sample])
+    _run(task, one_output(output, named), write, "int8", read=[sample])
+
+
+@quantize.command(cls=Command)
+@expanded
+def static(  # noqa: PLR0913 - one parameter a flag
+    *,
+    model: SourceArgument = None,
+    output: Annotated[Path | None, _out("int8")] = None,
+    named: OutputOption = None,
+    samples: DataFlags,
+    how: MethodFlags,
+    flags: StaticFlags,
+    plan: PlanOption = None,
+    save_plan: SavePlanOption = None,
+    write: WriteFlags,
+) -> None:
+    """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
+    refuse_choices(flags, plan)
+    recipe = load_recipe()
+    task = static_task(model, recipe, samples, how, flags)
+    read = [flags.calibration, recipe.file]
+    _run(task, one_output(output, named), write, "int8", plan=plan, save_plan=save_plan, read=read)
 
 
 @quantize.command(cls=Command)
@@ -132,7 +140,8 @@ def dynamic(
 def weights(  # noqa: PLR0913 - one parameter per flag
     *,
     model: SourceArgument = None,
-    output: _OutputArgument = None,
+    output: Annotated[Path | None, _out("int4")] = None,
+    named: OutputOption = None,
     flags: WeightsFlags,
     samples: DataFlags,
     plan: PlanOption = None,
@@ -145,15 +154,24 @@ def weights(  # noqa: PLR0913 - one parameter per flag
     how = flags.over(recipe.weights)
     task = task_of(model, recipe, samples, how)
     read = [recipe.file]
-    _run(task, output, write, f"int{how.bits}", plan=plan, save_plan=save_plan, read=read)
+    _run(
+        task,
+        one_output(output, named),
+        write,
+        f"int{how.bits}",
+        plan=plan,
+        save_plan=save_plan,
+        read=read,
+    )
 
 
 @quantize.command(cls=Command)
 @expanded
-def float16(
+def float16(  # noqa: PLR0913 - one parameter a flag
     *,
     model: SourceArgument = None,
-    output: _OutputArgument = None,
+    output: Annotated[Path | None, _out("float16")] = None,
+    named: OutputOption = None,
     flags: Float16Flags,
     samples: DataFlags,
     save_plan: SavePlanOption = None,
@@ -163,7 +181,7 @@ def float16(
     recipe = load_recipe()
     how = flags.over(recipe.float16)
     task = task_of(model, recipe, samples, how)
-    _run(task, output, write, how.dtype, save_plan=save_plan, read=[recipe.file])
+    _run(task, one_output(output, named), write, how.dtype, save_plan=save_plan, read=[recipe.file])
 
 
 def _run(  # noqa: PLR0913 - one parameter per question
@@ -180,9 +198,9 @@ def _run(  # noqa: PLR0913 - one parameter per question
 
     Args:
         task: What to quantize, and how.
-        output: Where to write, as the argument says it.
+        output: Where to write; None: into the working directory.
         write: How the result is written and shown.
-        suffix: What tells the result's name from the model's, where none is given.
+        suffix: What then tells the result's name from the model's.
         plan: The plan to apply.
         save_plan: Where to write the plan.
         read: What else must not be overwritten.
@@ -190,7 +208,7 @@ def _run(  # noqa: PLR0913 - one parameter per question
     from quantkit.api.files import files_read, read_plan, write_plan
 
     source = Path(str(task.source))
-    target = one_output(output, write.named) or Path(f"{source.stem}.{suffix}.onnx")
+    target = output or Path(f"{source.stem}.{suffix}.onnx")
     applied = None if plan is None else read_plan(plan)
     check_outputs([target, save_plan], [*files_read(task.samples, source), plan, *read])
     result = run_task(
