@@ -83,12 +83,7 @@ def _sample_lines(model: "Evaluated") -> list[str]:
 
 
 def _warnings(result: "Result") -> list[str]:
-    return [
-        f"{model.name}: {text}"
-        for model in result.models
-        for text in (model.slowness, *model.warnings)
-        if text
-    ]
+    return [f"{model.name}: {text}" for model in result.models for text in model.remarks]
 
 
 def evaluation_table(result: "Result") -> "Table":

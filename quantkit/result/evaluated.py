@@ -386,6 +386,11 @@ class Evaluated:
         return runtime.advice[:1] if runtime is not None and runtime.share < _MOST else ()
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reviewer should know: slowness, then the warnings."""
+        return tuple(filter(None, (self.slowness, *self.warnings)))
+
+    @property
     def slowness(self) -> str:
         """That it runs slower than float, and what to do; "" if it does not, or if that is not sure."""
         timed = self.typical_latency

@@ -7,9 +7,10 @@ each, and what stands against the evidence itself.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from math import inf
 from typing import Literal
 
-from quantkit.result.accuracy import Interval
+from quantkit.result.accuracy import Interval, Metric
 from quantkit.result.evaluated import Evaluated
 
 __all__ = [
@@ -292,6 +293,10 @@ def _html_row(model: Evaluated, outcome: str) -> str:
     return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
+def _noise(db: float) -> float:
+    return float(10 ** (-db / 10))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """One evaluation. `models[0]` is float.
@@ -351,6 +356,37 @@ class Result:
             said.append(f"{model.typical_latency.ratio:.2f} of float's time")
         outcomes = [v.outcome for v in self.verdicts if v.candidate == model.name]
         return f"{model.name}: {', '.join([*outcomes, *said])}"
+
+    def judged_drop(self, name: str) -> tuple[float, float, float] | None:
+        """Return what a file of a search loses on the samples that judge, with the ends of its interval; None: not known.
+
+        Of the metric that the search goes by; without labels of decisions that differ from float's; where no output decides,
+        noise as a share of the outputs' power.
+        """
+        model = next((m for m in self.candidates if m.name == name), None)
+        if model is None or self.tuning is None:
+            return None
+        decision, output = model.drift.decision if model.drift else None, model.worst_output
+        if model.metric is not None:
+            return self._judged_metric(model.metric, self.tuning)
+        if decision is not None:
+            return decision.flip_rate, decision.interval.low, decision.interval.high
+        if output is None or output.db == -inf:
+            return None
+        ends = output.sqnr_interval
+        low, high = (ends.high, ends.low) if ends else (output.db, output.db)
+        return _noise(output.db), _noise(low), _noise(high)
+
+    def _judged_metric(self, metric: Metric, tuning: Tuning) -> tuple[float, float, float] | None:
+        reference = self.float_model.metric
+        # A search for a share of a metric that is no share itself goes by parts of float's own figure.
+        relative = reference is not None and tuning.is_fraction and not reference.is_fraction
+        scale = abs(reference.value) if reference is not None and relative else 1.0
+        if metric.drop is None or not scale or not tuning.measure.startswith(metric.name):
+            return None
+        ends = metric.drop_interval
+        low, high = (ends.low, ends.high) if ends else (metric.drop, metric.drop)
+        return metric.drop / scale, low / scale, high / scale
 
     def limit(self, key: str) -> float | None:
         """Return the limit of a rule; None: there is no such rule."""

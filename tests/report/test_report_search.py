@@ -17,9 +17,9 @@ from quantkit.evaluate.gate import rules_of, with_verdicts
 from quantkit.evaluate.report import picture_svg
 from quantkit.evaluate.report.html import render_html
 from quantkit.evaluate.report.markdown import render_markdown
+from quantkit.evaluate.report.numbers import lost_unit
 from quantkit.evaluate.report.plots.frontier import frontier_chart
 from quantkit.evaluate.report.plots.scatter import chart_svg
-from quantkit.evaluate.report.search import judged_drop, lost_unit
 from quantkit.result import (
     Interval,
     Metric,
@@ -161,16 +161,16 @@ def test_without_labels_decisions_and_noise_are_told_in_per_cent() -> None:
     assert found.tuning is not None
     models = tuple(replace(m, metrics=()) for m in found.models)
     flips = replace(found, models=models)
-    assert judged_drop(flips, "03") == (0.011, 0.0069, 0.0166)
+    assert flips.judged_drop("03") == (0.011, 0.0069, 0.0166)
     assert lost_unit(flips) == "%"
     plain = tuple(
         replace(m, drift=replace(m.drift, decision=None)) if m.drift else m for m in models
     )
-    noise = judged_drop(replace(found, models=plain), "03")
+    noise = replace(found, models=plain).judged_drop("03")
     assert noise is not None
     assert noise[1] < noise[0] < noise[2]
     assert noise[0] == pytest.approx(10**-3.12)
-    assert judged_drop(flips, "02") is None
+    assert flips.judged_drop("02") is None
     assert "lost against float: top-1, %" in render_html(flips)
 
 
@@ -185,13 +185,13 @@ def test_parts_of_float_s_own_figure_are_told_in_per_cent() -> None:
     )
     parts = replace(found.tuning, measure="spearman in parts of float's")
     relative = replace(found, models=models, tuning=parts)
-    assert judged_drop(relative, "03") == pytest.approx((0.005, 0.0, 0.01))
+    assert relative.judged_drop("03") == pytest.approx((0.005, 0.0, 0.01))
     assert lost_unit(relative) == "%"
     plain = replace(relative, tuning=replace(parts, measure="spearman", is_fraction=False))
-    assert judged_drop(plain, "03") == (0.004, 0.0, 0.008)
+    assert plain.judged_drop("03") == (0.004, 0.0, 0.008)
     assert lost_unit(plain) == ""
     other = replace(plain, tuning=replace(parts, measure="f1"))
-    assert judged_drop(other, "03") is None
+    assert other.judged_drop("03") is None
 
 
 # ---- the picture ----

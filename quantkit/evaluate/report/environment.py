@@ -1,11 +1,10 @@
-"""What the templates of the page and of the Markdown know: numbers as people read them, and the figures of a search."""
+"""What the templates of the page and of the Markdown share: numbers as people read them."""
 
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from quantkit.evaluate.report import numbers
-from quantkit.evaluate.report.search import judged_drop, lost_text, lost_unit
 
 __all__ = ["environment_with"]
 
@@ -27,6 +26,5 @@ def environment_with(filters: dict[str, Any], names: dict[str, Any], *, html: bo
     )
     written = set(numbers.__all__) - {"ABSENT", "MINUS"}
     environment.filters |= {name: getattr(numbers, name) for name in written} | filters
-    environment.globals |= {"ABSENT": numbers.ABSENT, "judged_drop": judged_drop}
-    environment.globals |= {"lost": lost_text, "lost_unit": lost_unit} | names
+    environment.globals |= {"ABSENT": numbers.ABSENT} | names
     return environment

@@ -3,7 +3,7 @@
 from math import floor, isfinite, log10
 
 from quantkit.numbers import human
-from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, SampleSqnr
+from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, Result, SampleSqnr, Tuning
 
 __all__ = [
     "ABSENT",
@@ -18,7 +18,17 @@ __all__ = [
     "integer",
     "interval",
 ]
-__all__ += ["as_text", "metric_scale", "metric_value", "p_value", "per_sample", "percent", "ratio"]
+__all__ += [
+    "as_text",
+    "lost",
+    "lost_unit",
+    "metric_scale",
+    "metric_value",
+    "p_value",
+    "per_sample",
+    "percent",
+    "ratio",
+]
 __all__ += ["seconds", "significant", "size", "spread", "sqnr", "threads", "value_interval"]
 
 ABSENT = "—"
@@ -210,6 +220,21 @@ def drop(metric: Metric | None) -> str:
     found = metric.drop_interval
     text = fall(metric.drop, metric, found)
     return f"{text} ({spread(found, metric)})" if found else text
+
+
+def lost_unit(result: Result) -> str:
+    """Return the unit of what a search loses: points of a share, per cent of anything else; "": told as it is."""
+    if result.tuning is None or not result.tuning.is_fraction:
+        return ""
+    metric = result.float_model.metric
+    return "points" if metric is not None and metric.is_fraction else "%"
+
+
+def lost(value: float | None, tuning: Tuning) -> str:
+    """Write what a file of a search loses: points of what is a share, else the figure."""
+    if value is None:
+        return ABSENT
+    return decimals(100 * value, 2) if tuning.is_fraction else significant(value)
 
 
 def threads(count: int) -> str:

@@ -219,7 +219,7 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
         broken=broken,
         objections=objections,
         rules=rules,
-        warnings=tuple(filter(None, (model.slowness, *model.warnings))),
+        warnings=model.remarks,
     )
 
 

@@ -5,7 +5,6 @@ from quantkit.evaluate.report.palette import look
 from quantkit.evaluate.report.plots.accuracy_size import WHISKER
 from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, labels_for
 from quantkit.evaluate.report.plots.svg import line, shape, tag
-from quantkit.evaluate.report.search import judged_drop, lost_text, lost_unit
 from quantkit.result import Result, Trial, Tuning
 
 __all__ = ["frontier_chart"]
@@ -25,7 +24,7 @@ def frontier_chart(result: Result) -> Chart | None:
     named = [t.name for t in shown if t.name in places]
     labels = dict(zip(named, labels_for(named), strict=True))
     scale = 100.0 if tuning.is_fraction else 1.0
-    unit = f", {lost_unit(result)}" if tuning.is_fraction else ""
+    unit = f", {numbers.lost_unit(result)}" if tuning.is_fraction else ""
     return Chart(
         title=result.title,
         label=f"lost against float: {tuning.measure}{unit}",
@@ -55,7 +54,7 @@ def _mark(
     trial: Trial, result: Result, tuning: Tuning, place: int | None, label: str, *, timed: bool
 ) -> Mark:
     scale = 100.0 if tuning.is_fraction else 1.0
-    judged = judged_drop(result, trial.name) if trial.name == tuning.chosen else None
+    judged = result.judged_drop(trial.name) if trial.name == tuning.chosen else None
     middle, low, high = (scale * v for v in judged) if judged else (None, None, None)
     size = None if trial.size is None else 100 * trial.size
     return Mark(
@@ -76,14 +75,14 @@ def _mark(
 
 def _tip(result: Result, tuning: Tuning, trial: Trial) -> str:
     lines = [f"{trial.name}: {trial.made}"]
-    lines.append(f"lost: {lost_text(trial.drop, tuning)} {lost_unit(result)}".rstrip())
+    lines.append(f"lost: {numbers.lost(trial.drop, tuning)} {numbers.lost_unit(result)}".rstrip())
     lines += [f"time: {numbers.ratio(trial.latency)}"] if trial.latency is not None else []
     lines += [f"size: {numbers.percent(trial.size)} of float"] if trial.size is not None else []
     cut = f" of {tuning.choosing:,}, clear by then" if trial.samples < tuning.choosing else ""
     lines.append(f"run on {trial.samples:,}{cut} selection samples")
-    judged = judged_drop(result, trial.name) if trial.name == tuning.chosen else None
+    judged = result.judged_drop(trial.name) if trial.name == tuning.chosen else None
     if judged is not None:
-        lost, low, high = (lost_text(v, tuning) for v in judged)
+        lost, low, high = (numbers.lost(v, tuning) for v in judged)
         lines.append(
             f"lost on the {tuning.judging:,} samples of the final check: {lost} ({low} to {high})"
         )
@@ -93,7 +92,9 @@ def _tip(result: Result, tuning: Tuning, trial: Trial) -> str:
 def _budget(result: Result, tuning: Tuning) -> str:
     words = []
     if tuning.max_drop is not None:
-        words.append(f"{lost_text(tuning.max_drop, tuning)} {lost_unit(result)}".rstrip())
+        words.append(
+            f"{numbers.lost(tuning.max_drop, tuning)} {numbers.lost_unit(result)}".rstrip()
+        )
     if tuning.max_latency is not None:
         words.append(f"{numbers.ratio(tuning.max_latency)} time")
     if tuning.max_size is not None:
@@ -108,6 +109,6 @@ def _keys(result: Result, tuning: Tuning, *, faint: bool) -> tuple[tuple[str, st
     if faint:
         keys.append((shape("circle", 10, 0, 3.5, "faint"), "another is as good in everything"))
     keys.append((line(2, 0, 18, 0, "stairs"), "the best that was found"))
-    if judged_drop(result, tuning.chosen) is not None:
+    if result.judged_drop(tuning.chosen) is not None:
         keys.append((WHISKER, f"whisker: on the {tuning.judging:,} samples of the final check"))
     return tuple(keys)
