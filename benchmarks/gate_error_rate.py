@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Found
+from quantkit.evaluate.accuracy.average_precision import AveragePrecision, ClassDetections
 from quantkit.evaluate.accuracy.chunks import Chunk, Unit
 from quantkit.evaluate.accuracy.classes import F1
 from quantkit.evaluate.accuracy.figures import Figure, Mean, Ratio, metrics_of
 from quantkit.evaluate.accuracy.perplexity import Perplexity
 from quantkit.evaluate.accuracy.regression import NumberScorer, Spearman
-from quantkit.evaluate.gate.figures import Figure as Judged
+from quantkit.evaluate.gate.figures import RuleFigure as Judged
 from quantkit.evaluate.gate.judge import judge_rule
 from quantkit.result import Rule
 
@@ -190,12 +190,14 @@ def _boxes(
     return AveragePrecision(found=tuple(classes), images=n, name="map-50")
 
 
-def _detections(images: Array, found: Array, alarm: Array, scores: Array) -> Found:
+def _detections(images: Array, found: Array, alarm: Array, scores: Array) -> ClassDetections:
     hits, others = images[found[images]], images[alarm[images]]
     order = np.argsort(-np.concatenate([scores[0, hits], scores[1, others]]), kind="stable")
     hit = np.concatenate([np.ones(hits.size, np.bool_), np.zeros(others.size, np.bool_)])[order]
     image = np.concatenate([hits, others])[order]
-    return Found(image=image, hit=hit[None], counts=np.ones((1, hit.size), np.bool_), wanted=images)
+    return ClassDetections(
+        image=image, hit=hit[None], counts=np.ones((1, hit.size), np.bool_), wanted=images
+    )
 
 
 def _overlaps(rng: np.random.Generator, n: int, fail: float) -> Figure:

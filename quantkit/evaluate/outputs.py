@@ -13,15 +13,15 @@ from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.origin import known_share, typical_values
 from quantkit.data import InputSpec, Trial
 from quantkit.errors import DataError, ModelError, UsageError
-from quantkit.evaluate.accuracy.choice import Wanted
-from quantkit.evaluate.accuracy.chunks import Runner
+from quantkit.evaluate.accuracy.choice import MetricRequest
+from quantkit.evaluate.accuracy.chunks import SampleRunner
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, Indices, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import open_models, single_rows
 from quantkit.evaluate.accuracy.notes import notes_of
 from quantkit.evaluate.accuracy.samples import (
-    Source,
+    SampleSource,
     calibrated_places,
     open_source,
     recorded_digests,
@@ -132,7 +132,7 @@ def measure_outputs(
     monitor.data_found(source.description)
     monitor.stage("Running the models")
     monitor.start(source.count)
-    runner = Runner(opened, inputs, source)
+    runner = SampleRunner(opened, inputs, source)
     measuring = _measured(runner, source, options, monitor, enough)
     monitor.stage("Comparing")
     figures = () if measuring.scorer is None else measuring.scorer.figures()
@@ -163,7 +163,9 @@ def measure_outputs(
     )
 
 
-def _seen(model: NamedModel, used: frozenset[int], source: Source, runner: Runner) -> int:
+def _seen(
+    model: NamedModel, used: frozenset[int], source: SampleSource, runner: SampleRunner
+) -> int:
     """Return how many samples a candidate was calibrated with: by their places, or by what is in them.
 
     The same samples in another folder have other places.
@@ -172,7 +174,7 @@ def _seen(model: NamedModel, used: frozenset[int], source: Source, runner: Runne
     return max(len(used.intersection(source.places())), round(share * runner.samples))
 
 
-def _held_out(source: Source, used: frozenset[int], options: AccuracyOptions) -> Source:
+def _held_out(source: SampleSource, used: frozenset[int], options: AccuracyOptions) -> SampleSource:
     """Return the source without the samples that were calibrated with."""
     held = replace(source, without=used)
     if held.count != 0:
@@ -199,7 +201,7 @@ def _opened(
     options: AccuracyOptions,
     models: Sequence[NamedModel],
     trial: Trial,
-) -> tuple[Source, tuple[str, ...]]:
+) -> tuple[SampleSource, tuple[str, ...]]:
     """Open the data; images, where the user does not say how, prepared as the models say, which is noted."""
     opening = partial(
         open_source, data, inputs, trial=trial, pairs=options.pairs, skip_bad=options.skip_bad
@@ -229,8 +231,8 @@ def _told_images(models: Sequence[NamedModel]) -> dict[str, ImageSettings]:
 
 
 def _measured(
-    runner: Runner,
-    source: Source,
+    runner: SampleRunner,
+    source: SampleSource,
     options: AccuracyOptions,
     monitor: Monitor,
     enough: Callable[[Measuring], bool],
@@ -242,7 +244,9 @@ def _measured(
             measuring = Measuring(
                 chunk,
                 runner.outputs,
-                Wanted(metric=options.metric, pairs=options.pairs, text=source.settings.text),
+                MetricRequest(
+                    metric=options.metric, pairs=options.pairs, text=source.settings.text
+                ),
                 source.description,
                 answer=options.answer,
             )
@@ -309,7 +313,7 @@ def _drift(
     )
 
 
-def _data_source(source: Source, runner: Runner) -> DataSource:
+def _data_source(source: SampleSource, runner: SampleRunner) -> DataSource:
     found = source.description
     in_python = found.kind.startswith("Python")  # the name of a type alone would look like a file's
     return DataSource(

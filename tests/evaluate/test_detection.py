@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import graph, model, node, save
-from PIL import Image as Picture
+from PIL import Detections as Picture
 
 from quantkit import evaluate_models
 from quantkit.data import Boxes, InputSpec, open_data
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Image, matched, overlaps
+from quantkit.evaluate.accuracy.average_precision import (
+    AveragePrecision,
+    Detections,
+    matched,
+    overlaps,
+)
 from quantkit.evaluate.gate import judge, rules_of
 from quantkit.result import Metric, Result
 from quantkit.settings import DataSettings, GateSettings, ImageSettings
@@ -35,13 +40,13 @@ def _label(*boxes: tuple[float, float, float, float], crowd: bool = False) -> Bo
     )
 
 
-def _image(*rows: tuple[float, float, float, float, float]) -> Image:
+def _image(*rows: tuple[float, float, float, float, float]) -> Detections:
     table = np.array(rows, np.float64).reshape(-1, 5)
     classes = np.ones(len(table), np.int64)
-    return Image(boxes=table[:, :4], scores=table[:, 4], classes=classes)
+    return Detections(boxes=table[:, :4], scores=table[:, 4], classes=classes)
 
 
-def _value(images: list[Image], labels: list[Boxes]) -> float:
+def _value(images: list[Detections], labels: list[Boxes]) -> float:
     found = matched(images, labels, (0.5,))
     return AveragePrecision(found=(found,), images=len(images), name="map-50").value(0)
 

@@ -9,7 +9,7 @@ from builders import rng
 from gate_error_rate import Setting, passes, settings, usual_budgets
 from scipy.stats import beta
 
-from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Found
+from quantkit.evaluate.accuracy.average_precision import AveragePrecision, ClassDetections
 from quantkit.evaluate.accuracy.classes import F1
 from quantkit.evaluate.accuracy.perplexity import Perplexity
 from quantkit.numerics.statistics import drop_interval, unseen_bounds, unseen_weights
@@ -92,9 +92,9 @@ def test_a_vocabulary_that_is_not_known_is_a_large_one() -> None:
 
 
 def test_a_rare_class_of_boxes_is_not_ruled_out() -> None:
-    def found(images: range) -> Found:
+    def found(images: range) -> ClassDetections:
         hit = np.ones((1, len(images)), np.bool_)
-        return Found(image=np.array(images), hit=hit, counts=hit, wanted=np.array(images))
+        return ClassDetections(image=np.array(images), hit=hit, counts=hit, wanted=np.array(images))
 
     both = (found(range(97)), found(range(97, 100)))
     figure = AveragePrecision(found=(both, both), images=100, name="map-50")

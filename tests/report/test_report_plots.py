@@ -26,8 +26,8 @@ from quantkit.evaluate.report.palette import look
 from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
 from quantkit.evaluate.report.plots.bars import layers, runs, size_bars
 from quantkit.evaluate.report.plots.intervals import (
-    Group,
     Row,
+    RowGroup,
     forest,
     interval_plot,
     latency,
@@ -150,7 +150,7 @@ def _precise_float(model: Evaluated) -> Evaluated:
 def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> None:
     value = sum(ends) / 2
     row = Row(name="a", look=look(1), value=value, low=ends[0], high=ends[1], words="", tip="")
-    group = Group(title="F1", axis="drop", reference=0.0, rows=(row,))
+    group = RowGroup(title="F1", axis="drop", reference=0.0, rows=(row,))
     svg = interval_plot((group,), width=880, label="")
     assert "→" not in svg
     assert "←" not in svg
@@ -316,7 +316,7 @@ def test_a_row_near_the_reference_does_not_cut_off_the_others() -> None:
             Row(name=str(v), look=look(1), value=v, low=v, high=v, words="", tip="") for v in values
         )
         return interval_plot(
-            (Group(title="", axis="", reference=1.0, rows=rows, floor=0.0),), width=880, label=""
+            (RowGroup(title="", axis="", reference=1.0, rows=rows, floor=0.0),), width=880, label=""
         )
 
     assert "→" not in group(0.99, 0.63, 1.77, 1.5, 0.61)
@@ -353,7 +353,7 @@ def test_a_whisker_that_leaves_the_plot_of_intervals_has_an_arrow() -> None:
         Row(name=n, look=look(1), value=v, low=v - w, high=v + w, words="", tip="")
         for n, v, w in (("a", 0.1, 0.1), ("b", 0.2, 0.1), ("c", 0.1, 0.1), ("far", 0.3, 50.0))
     )
-    group = Group(title="t", axis="a", reference=0.0, rows=rows)
+    group = RowGroup(title="t", axis="a", reference=0.0, rows=rows)
     lines = parsed(interval_plot((group,), width=880, label="l")).iter(f"{_SVG}line")
     slanted = [e for e in lines if e.get("x1") != e.get("x2") and e.get("y1") != e.get("y2")]
     assert len(slanted) == 4

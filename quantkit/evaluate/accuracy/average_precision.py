@@ -25,7 +25,7 @@ from quantkit.numerics.statistics import (
     unseen_weights,
 )
 
-__all__ = ["LIMITS", "AveragePrecision", "Found", "Image", "matched", "overlaps"]
+__all__ = ["LIMITS", "AveragePrecision", "ClassDetections", "Detections", "matched", "overlaps"]
 
 LIMITS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 """Overlaps (intersection over union) that COCO asks for."""
@@ -37,7 +37,7 @@ _TINY = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Detections:
     """What a model found on an image: boxes (n, 4) as x1, y1, x2, y2, their scores, their category ids."""
 
     boxes: Floats
@@ -46,7 +46,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ClassDetections:
     """Detections of one class on all images, by falling score.
 
     Attributes:
@@ -73,7 +73,7 @@ class AveragePrecision(Figure):
         chance: What the same detections score on other images.
     """
 
-    found: tuple[tuple[Found, ...], ...]
+    found: tuple[tuple[ClassDetections, ...], ...]
     images: int
     name: str
     chance: float | None = None
@@ -157,13 +157,13 @@ class AveragePrecision(Figure):
         return float(np.mean(found)) if found else 0.0
 
 
-def _with_box(found: Found, image: int, *, hit: bool) -> Found:
+def _with_box(found: ClassDetections, image: int, *, hit: bool) -> ClassDetections:
     """Return the detections with a box on one more image, which is found at the best score or not at all."""
     wanted = np.append(found.wanted, image)
     if not hit:
         return replace(found, wanted=wanted)
     limits = len(found.hit)
-    return Found(
+    return ClassDetections(
         image=np.insert(found.image, 0, image),
         hit=np.insert(found.hit, 0, np.ones(limits, np.bool_), axis=1),
         counts=np.insert(found.counts, 0, np.ones(limits, np.bool_), axis=1),
@@ -171,11 +171,11 @@ def _with_box(found: Found, image: int, *, hit: bool) -> Found:
     )
 
 
-def _only(found: Found, chosen: Indices) -> Found:
+def _only(found: ClassDetections, chosen: Indices) -> ClassDetections:
     place = np.full(max(found.image.max(initial=-1), found.wanted.max(initial=-1), *chosen) + 1, -1)
     place[chosen] = np.arange(chosen.size)
     kept, wanted = place[found.image] >= 0, place[found.wanted]
-    return Found(
+    return ClassDetections(
         image=place[found.image[kept]],
         hit=found.hit[:, kept],
         counts=found.counts[:, kept],
@@ -183,7 +183,7 @@ def _only(found: Found, chosen: Indices) -> Found:
     )
 
 
-def _precision(found: Found, weights: Floats) -> float | None:
+def _precision(found: ClassDetections, weights: Floats) -> float | None:
     """Return AP of a class, mean over the limits, where each image counts `weights` times; None: it has no boxes."""
     total = weights[found.wanted].sum()
     if not total:
@@ -201,8 +201,8 @@ def _precision(found: Found, weights: Floats) -> float | None:
 
 
 def matched(
-    images: Sequence[Image], labels: Sequence[Boxes], limits: Sequence[float] = LIMITS
-) -> tuple[Found, ...]:
+    images: Sequence[Detections], labels: Sequence[Boxes], limits: Sequence[float] = LIMITS
+) -> tuple[ClassDetections, ...]:
     """Return the detections of each class that the labels know, matched with the boxes.
 
     Args:
@@ -215,8 +215,8 @@ def matched(
 
 
 def _class_of(
-    kind: int, images: Sequence[Image], labels: Sequence[Boxes], limits: Sequence[float]
-) -> Found:
+    kind: int, images: Sequence[Detections], labels: Sequence[Boxes], limits: Sequence[float]
+) -> ClassDetections:
     scores, places, hits, counts = [np.empty(0)], [np.empty(0, np.int64)], [], []
     wanted: list[int] = []
     for number, (image, label) in enumerate(zip(images, labels, strict=True)):
@@ -234,7 +234,7 @@ def _class_of(
         counts.append(~ignored)
     order = np.argsort(-np.concatenate(scores), kind="stable")
     empty = [np.empty((len(limits), 0), np.bool_)]
-    return Found(
+    return ClassDetections(
         image=np.concatenate(places)[order],
         hit=np.concatenate([*empty, *hits], axis=1)[:, order],
         counts=np.concatenate([*empty, *counts], axis=1)[:, order],

@@ -16,7 +16,7 @@ from quantkit.evaluate.accuracy.text_errors import WordScorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
 from quantkit.settings import METRICS, TextSettings
 
-__all__ = ["Wanted", "chosen_scorer", "decides"]
+__all__ = ["MetricRequest", "chosen_scorer", "decides"]
 
 _CLASSES = frozenset(("top-1", "top-5", "f1"))
 _TEXTS = frozenset(("wer", "cer"))
@@ -39,7 +39,7 @@ def decides(metric: str | None, label: Label, *, pairs: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class MetricRequest:
     """Which metric is asked for, and what choosing one needs to know.
 
     Attributes:
@@ -56,7 +56,7 @@ class Wanted:
 
 
 def chosen_scorer(
-    asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec], decisions: Decisions | None
+    asked: MetricRequest, first: Chunk, outputs: Sequence[OutputSpec], decisions: Decisions | None
 ) -> tuple[Scorer | None, str]:
     """Return what scores the samples, or None and why there is no metric.
 
@@ -108,7 +108,7 @@ def chosen_scorer(
     return NumberScorer(number, wanted), ""
 
 
-def _own_format(asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
+def _own_format(asked: MetricRequest, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
     """Return what scores labels of a format of their own; None where labels are classes or numbers, or missing."""
     metric, label = asked.metric, first.units[0].label
     if metric is not None and metric not in METRICS:

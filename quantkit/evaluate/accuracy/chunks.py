@@ -17,10 +17,10 @@ from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
 from quantkit.data.feeds import batch_for
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec
-from quantkit.evaluate.accuracy.samples import Source
+from quantkit.evaluate.accuracy.samples import SampleSource
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
-__all__ = ["UNITS", "Array", "Chunk", "Runner", "Unit"]
+__all__ = ["UNITS", "Array", "Chunk", "SampleRunner", "Unit"]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -80,7 +80,7 @@ class _Span:
     stop: int
 
 
-class Runner:
+class SampleRunner:
     """Reads a source once and runs every model on every sample.
 
     Attributes:
@@ -94,7 +94,7 @@ class Runner:
     """
 
     def __init__(
-        self, models: Sequence[OpenModel], inputs: Sequence[InputSpec], source: Source
+        self, models: Sequence[OpenModel], inputs: Sequence[InputSpec], source: SampleSource
     ) -> None:
         self.models = tuple(models)
         self.outputs: tuple[OutputSpec, ...] = tuple(o for o in models[0].outputs if o.is_tensor)

@@ -12,7 +12,7 @@ from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import Column, Scorer, is_class
+from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_class
 from quantkit.numerics.statistics import (
     Bounds,
     drop_interval,
@@ -108,7 +108,7 @@ class Decisions:
 
     def __init__(self, decider: Decider) -> None:
         self.decider = decider
-        self._decided = Column(np.int64)
+        self._decided = SampleColumn(np.int64)
 
     def observe(self, answers: Sequence[Mapping[str, Sequence[Array]]]) -> None:
         """Take in a chunk."""
@@ -175,8 +175,8 @@ class ClassScorer(Scorer):
     def __init__(self, decisions: Decisions, main: str) -> None:
         self.main = main
         self._decisions = decisions
-        self._labels = Column(np.int64)
-        self._near = Column()
+        self._labels = SampleColumn(np.int64)
+        self._near = SampleColumn()
         self.fewest: int | None = None  # classes that have a score
 
     def observe(self, chunk: Chunk) -> None:

@@ -15,8 +15,8 @@ from quantkit.data import Boxes
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.average_precision import (
     AveragePrecision,
-    Found,
-    Image,
+    ClassDetections,
+    Detections,
     matched,
     overlaps,
 )
@@ -55,7 +55,7 @@ class DetectorOutputs:
     upright: bool = False
     head: Literal["", "columns", "rows"] = ""
 
-    def image(self, outputs: Mapping[str, Array]) -> Image:
+    def image(self, outputs: Mapping[str, Array]) -> Detections:
         """Return what was found on an image; places that hold nothing (no score, or not a number) are left out."""
         table = outputs[self.boxes]
         if self.scores:
@@ -71,7 +71,7 @@ class DetectorOutputs:
             boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5]
         boxes = boxes[:, [1, 0, 3, 2]] if self.upright else boxes
         held = np.isfinite(boxes).all(axis=1) & np.isfinite(classes) & (scores > 0)
-        return Image(
+        return Detections(
             boxes=boxes[held].astype(np.float64),
             scores=scores[held].astype(np.float64),
             classes=np.rint(classes[held]).astype(np.int64),
@@ -129,7 +129,7 @@ def _output_called(
     return next((n for n in fitting if any(word in n.lower() for word in words)), "")
 
 
-def _suppressed(head: Array, form: str) -> Image:
+def _suppressed(head: Array, form: str) -> Detections:
     """Return the detections of a head: the best class of each place, of those that overlap much the best."""
     places = (head.T if form == "columns" else head).astype(np.float64)
     scores = places[:, 4:] if form == "columns" else places[:, 5:] * places[:, 4:5]
@@ -145,7 +145,7 @@ def _suppressed(head: Array, form: str) -> Image:
     while left.size and len(kept) < _KEPT:
         kept.append(int(left[0]))
         left = left[1:][overlaps(apart[left[:1]], apart[left[1:]])[0] <= _SAME]
-    return Image(
+    return Detections(
         boxes=boxes[kept], scores=best[order][kept], classes=classes[order][kept].astype(np.int64)
     )
 
@@ -157,7 +157,7 @@ class BoxScorer(Scorer):
         self.main = main
         self._outputs = outputs
         self._labels: list[Boxes] = []
-        self._images: list[list[Image]] = [[] for _ in range(models)]
+        self._images: list[list[Detections]] = [[] for _ in range(models)]
         self._notes: tuple[str, ...] = ()
 
     def observe(self, chunk: Chunk) -> None:
@@ -202,7 +202,7 @@ class BoxScorer(Scorer):
         """Say how classes were numbered."""
         return self._notes
 
-    def _in_pixels(self) -> list[list[Image]]:
+    def _in_pixels(self) -> list[list[Detections]]:
         """Return the images with boxes in pixels of the input."""
         largest = max((float(i.boxes.max(initial=0.0)) for i in self._images[0]), default=0.0)
         if largest > _FRACTION:
@@ -213,7 +213,7 @@ class BoxScorer(Scorer):
             for own in self._images
         ]
 
-    def _numbered(self, images: Sequence[Image]) -> tuple[str, dict[int, int]]:
+    def _numbered(self, images: Sequence[Detections]) -> tuple[str, dict[int, int]]:
         """Return how a model's classes become category ids: as the float model scores best."""
         known = self._labels[0].known
         ways = {
@@ -236,16 +236,16 @@ class BoxScorer(Scorer):
         return f"{count} box{'' if count == 1 else 'es'}"
 
 
-def _limited(found: Found, limits: slice) -> Found:
+def _limited(found: ClassDetections, limits: slice) -> ClassDetections:
     return replace(found, hit=found.hit[limits], counts=found.counts[limits])
 
 
-def _renamed(image: Image, numbered: Mapping[int, int]) -> Image:
+def _renamed(image: Detections, numbered: Mapping[int, int]) -> Detections:
     classes = [numbered.get(c, -1) for c in image.classes.tolist()]
     return replace(image, classes=np.array(classes, np.int64))
 
 
-def _overlap(images: Sequence[Image], labels: Sequence[Boxes]) -> Floats:
+def _overlap(images: Sequence[Detections], labels: Sequence[Boxes]) -> Floats:
     """Return for each image the mean, over its boxes, of the overlap with the nearest sure detection of their class.
 
     Where nothing is to be found: 1 if nothing was, else 0.

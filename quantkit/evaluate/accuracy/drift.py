@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibrators import Sketch
 from quantkit.evaluate.accuracy.chunks import Array
-from quantkit.evaluate.accuracy.scorer import Column
+from quantkit.evaluate.accuracy.scorer import SampleColumn
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.statistics import percentiles, quantile_bound, redrawn_means
 from quantkit.result import Interval, OutputDrift, SampleSqnr
@@ -77,7 +77,7 @@ class OutputTally:
 
     def __init__(self, output: str) -> None:
         self.output = output
-        self.signal, self.noise, self.decibels = Column(), Column(), Column()
+        self.signal, self.noise, self.decibels = SampleColumn(), SampleColumn(), SampleColumn()
         self.not_finite = 0
         self.other_shapes = 0  # units that could not be compared
         self._values = 0

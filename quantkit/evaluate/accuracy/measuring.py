@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.data import Description, Label
-from quantkit.evaluate.accuracy.choice import Wanted, chosen_scorer, decides
+from quantkit.evaluate.accuracy.choice import MetricRequest, chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.classes import (
     ClassScorer,
@@ -18,7 +18,7 @@ from quantkit.evaluate.accuracy.classes import (
 )
 from quantkit.evaluate.accuracy.drift import Flat, OutputTally, floored_db
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import Column, Scorer, check_complete, is_class
+from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, check_complete, is_class
 from quantkit.numerics.statistics import percentiles, redrawn_means, wilson
 from quantkit.result import Decision, Interval, WorstSample
 
@@ -30,13 +30,13 @@ Place = tuple[float, int, str, Label]
 """Signal over noise, number, name and label of a unit."""
 
 
-class Agreement:
+class ValueAgreement:
     """How many values of an output that holds no real numbers are float's; by unit, 16 bytes each."""
 
     def __init__(self, output: str) -> None:
         self.output = output
         self.other_shapes = 0
-        self._values, self._different = Column(), Column()
+        self._values, self._different = SampleColumn(), SampleColumn()
 
     def observe(self, expected: Sequence[Array], actual: Sequence[Array]) -> None:
         """Take in a chunk."""
@@ -78,7 +78,7 @@ class CandidateTally:
 
     def __init__(self, outputs: Sequence[OutputSpec], shown: str | None) -> None:
         self.tallies = {o.name: OutputTally(o.name) for o in outputs if o.is_float}
-        self.agreements = {o.name: Agreement(o.name) for o in outputs if not o.is_float}
+        self.agreements = {o.name: ValueAgreement(o.name) for o in outputs if not o.is_float}
         self._shown = shown  # the output whose worst samples are listed
         self._worst: list[Place] = []
         self._units = 0
@@ -146,7 +146,7 @@ class Measuring:
         self,
         first: Chunk,
         outputs: Sequence[OutputSpec],
-        asked: Wanted,
+        asked: MetricRequest,
         found: Description,
         *,
         answer: str | None = None,
@@ -183,7 +183,7 @@ class Measuring:
         self.names = found.classes
         self.text = first.units[0].mask is not None
         self._labelled = label is not None
-        self._lengths = Column(np.int64)
+        self._lengths = SampleColumn(np.int64)
         self._digests: list[int] = []
 
     def observe(self, chunk: Chunk) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from quantkit.evaluate.accuracy.chunks import Runner
+from quantkit.evaluate.accuracy.chunks import SampleRunner
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import OpenModel
-from quantkit.evaluate.accuracy.samples import Source
+from quantkit.evaluate.accuracy.samples import SampleSource
 from quantkit.numbers import counted
 from quantkit.result import Metric
 
@@ -15,7 +15,7 @@ _ENOUGH = 50  # samples to suspect labels with
 
 
 def notes_of(
-    source: Source, runner: Runner, measuring: Measuring, metrics: Sequence[Metric]
+    source: SampleSource, runner: SampleRunner, measuring: Measuring, metrics: Sequence[Metric]
 ) -> Iterator[str]:
     """Yield the notes; `metrics` are float's.
 

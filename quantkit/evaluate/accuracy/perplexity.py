@@ -13,7 +13,7 @@ from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import Column, Scorer
+from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer
 from quantkit.numerics.statistics import Bounds
 
 __all__ = ["LogitScorer", "Perplexity"]
@@ -64,8 +64,8 @@ class LogitScorer(Scorer):
 
     def __init__(self, output: str) -> None:
         self._output = output
-        self._sums = Column()
-        self._tokens = Column()
+        self._sums = SampleColumn()
+        self._tokens = SampleColumn()
         self._seen: Counter[int] = Counter()
         self._width = 1
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
-from quantkit.evaluate.accuracy.scorer import Column, Scorer, is_number
+from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_number
 from quantkit.numerics.statistics import Bounds, percentiles, redrawn_counts, spearman
 
 __all__ = ["NumberScorer", "PairScorer", "Spearman"]
@@ -26,8 +26,8 @@ class NumberScorer(Scorer):
     def __init__(self, output: str, main: str) -> None:
         self.main = main
         self._output = output
-        self._labels = Column()
-        self._answers = Column()
+        self._labels = SampleColumn()
+        self._answers = SampleColumn()
 
     def observe(self, chunk: Chunk) -> None:
         """Take in a chunk.
@@ -101,8 +101,8 @@ class PairScorer(Scorer):
 
     def __init__(self, output: str) -> None:
         self._output = output
-        self._labels = Column()
-        self._cosines = Column()
+        self._labels = SampleColumn()
+        self._cosines = SampleColumn()
 
     def observe(self, chunk: Chunk) -> None:
         """Take in a chunk of whole pairs."""

@@ -20,13 +20,13 @@ from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.model.provenance import DataOrigin, read_provenance
 from quantkit.settings import DataSettings
 
-__all__ = ["Source", "calibrated_places", "open_source", "recorded_digests"]
+__all__ = ["SampleSource", "calibrated_places", "open_source", "recorded_digests"]
 
 _PAIR = 2
 
 
 @dataclass(slots=True, kw_only=True)
-class Source:
+class SampleSource:
     """Data that is read once, in order.
 
     Attributes:
@@ -135,7 +135,7 @@ def open_source(
     trial: Trial,
     pairs: bool,
     skip_bad: bool,
-) -> Source:
+) -> SampleSource:
     """Open the data; for pairs once for each of the two text columns.
 
     Args:
@@ -170,7 +170,7 @@ def open_source(
             f"Pairs need a table with two text columns, and the data is of the kind "
             f"'{parts[0].description.kind}'."
         )
-    return Source(
+    return SampleSource(
         parts=parts,
         location=location or parts[0].description.location,
         settings=settings,
@@ -178,7 +178,7 @@ def open_source(
     )
 
 
-def calibrated_places(path: Path, source: Source) -> frozenset[int]:
+def calibrated_places(path: Path, source: SampleSource) -> frozenset[int]:
     """Return the places of the samples that a model's own record says it was calibrated with.
 
     None are known where the data is another (told by its fingerprint), or the model has no record.

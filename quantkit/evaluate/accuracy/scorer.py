@@ -1,6 +1,6 @@
 """What each sample scores: what all scorers have in common.
 
-A scorer keeps a few bytes per sample, gathered chunk by chunk in a `Column`.
+A scorer keeps a few bytes per sample, gathered chunk by chunk in a `SampleColumn`.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure
 
-__all__ = ["Column", "Scorer", "check_complete", "is_class", "is_number"]
+__all__ = ["SampleColumn", "Scorer", "check_complete", "is_class", "is_number"]
 
 
 class Scorer(ABC):
@@ -54,7 +54,7 @@ class Scorer(ABC):
         """Return a model's answer to a unit, for people."""
 
 
-class Column:
+class SampleColumn:
     """A growing column of numbers of one type, or one of each model: samples are the last axis."""
 
     __slots__ = ("_dtype", "_parts")

@@ -17,7 +17,7 @@ from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Indices, Ratio
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import Column, Scorer
+from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer
 from quantkit.installation import install_command
 from quantkit.settings import TextSettings
 
@@ -178,8 +178,8 @@ class WordScorer(Scorer):
         self._output = output
         self._vocabulary = vocabulary
         self._blank: int | None = None
-        self._words, self._letters = Column(), Column()
-        self._sizes = Column(), Column()
+        self._words, self._letters = SampleColumn(), SampleColumn()
+        self._sizes = SampleColumn(), SampleColumn()
         self._texts: list[tuple[str, ...]] = []  # of each unit, one per model
 
     def observe(self, chunk: Chunk) -> None:

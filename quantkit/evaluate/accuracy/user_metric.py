@@ -13,7 +13,7 @@ from quantkit.data import Label
 from quantkit.errors import UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Mean
-from quantkit.evaluate.accuracy.scorer import Column, Scorer, is_class, is_number
+from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_class, is_number
 from quantkit.settings import metric_plugins
 
 __all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]
@@ -144,7 +144,7 @@ class UserScorer(Scorer):
     def __init__(self, name: str, metric: MetricFunction) -> None:
         self.main = name
         self._metric = metric
-        self._scores, self._kinds = Column(), Column()
+        self._scores, self._kinds = SampleColumn(), SampleColumn()
         self._whole = True
 
     @property

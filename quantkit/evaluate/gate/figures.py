@@ -13,7 +13,16 @@ from quantkit.result import Evaluated, Interval, Latency, Result, Rule, SampleSq
 from quantkit.result.live import Live
 from quantkit.settings import closest
 
-__all__ = ["KEYS", "Figure", "Missing", "Unit", "bad_end", "figure_of", "live_figure_of", "unit_of"]
+__all__ = [
+    "KEYS",
+    "Missing",
+    "RuleFigure",
+    "Unit",
+    "bad_end",
+    "figure_of",
+    "live_figure_of",
+    "unit_of",
+]
 
 Unit = Literal["points", "percent", "times", "dB", "plain"]
 """points: a difference of fractions; percent: a fraction; times: a ratio; plain: in the metric's own units."""
@@ -29,7 +38,7 @@ _DECIBEL = 10 / log(10)
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class RuleFigure:
     """What a rule is about.
 
     Attributes:
@@ -60,7 +69,7 @@ class Missing:
     advice: str
 
 
-def figure_of(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+def figure_of(rule: Rule, model: Evaluated, result: Result) -> RuleFigure | Missing:
     """Return the figure of a candidate that a rule judges.
 
     Args:
@@ -90,7 +99,7 @@ def unit_of(rule: Rule, model: Evaluated) -> Unit:
     return "percent"
 
 
-def bad_end(figure: Figure, rule: Rule) -> float | None:
+def bad_end(figure: RuleFigure, rule: Rule) -> float | None:
     """Return what is judged: the estimate, or at the rule's confidence the worse end of its interval.
 
     An interval that was made at another confidence is stretched about the estimate by the ratio of the normal
@@ -110,7 +119,7 @@ def _z(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def _drop(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+def _drop(rule: Rule, model: Evaluated, result: Result) -> RuleFigure | Missing:
     metric = model.metric
     if metric is None or metric.drop is None:
         return Missing(
@@ -134,15 +143,15 @@ def _drop(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     if interval is not None:
         interval = replace(interval, low=interval.low / scale, high=interval.high / scale)
     what, drop, unit = f"drop of {metric.name}{of}", metric.drop / scale, unit_of(rule, model)
-    return Figure(what, drop, unit, interval, count=result.data.samples)
+    return RuleFigure(what, drop, unit, interval, count=result.data.samples)
 
 
-def _size_reduction(_: Rule, model: Evaluated, __: Result) -> Figure:
+def _size_reduction(_: Rule, model: Evaluated, __: Result) -> RuleFigure:
     reduction = 1 - model.size.ratio
-    return Figure("size reduction", reduction, "percent", exact=True)
+    return RuleFigure("size reduction", reduction, "percent", exact=True)
 
 
-def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
+def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> RuleFigure | Missing:
     """Return the ratio that is worst for the rule, of all batch sizes and numbers of threads."""
     figures = [_latency_figure(latency) for latency in model.latency]
     if not figures:
@@ -155,23 +164,23 @@ def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
     return figures[worst]
 
 
-def _latency_figure(latency: Latency) -> Figure:
+def _latency_figure(latency: Latency) -> RuleFigure:
     threads = f", {latency.threads} threads" if latency.threads else ""
     what, interval = f"latency ratio at batch {latency.batch}{threads}", latency.ratio_interval
-    return Figure(what, latency.ratio, "times", interval, count=latency.runs, counted="runs")
+    return RuleFigure(what, latency.ratio, "times", interval, count=latency.runs, counted="runs")
 
 
-def _int8_share(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
+def _int8_share(_: Rule, model: Evaluated, __: Result) -> RuleFigure | Missing:
     runtime = model.runtime
     if runtime is None:
         return Missing(
             "what onnxruntime runs in integers was not looked at: evaluate without --skip runtime"
         )
     what = f"share of layers in integers ({runtime.integer} of {runtime.products})"
-    return Figure(what, runtime.share, "percent", exact=True)
+    return RuleFigure(what, runtime.share, "percent", exact=True)
 
 
-def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
+def _flips(_: Rule, model: Evaluated, __: Result) -> RuleFigure | Missing:
     decision = model.drift.decision if model.drift is not None else None
     if decision is None:
         return Missing(
@@ -179,10 +188,10 @@ def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
             "remove max_flips, and use max_drop with a metric that fits the model"
         )
     what, interval = "share of decisions that flip", decision.interval
-    return Figure(what, decision.flip_rate, "percent", interval, count=decision.samples)
+    return RuleFigure(what, decision.flip_rate, "percent", interval, count=decision.samples)
 
 
-def _sqnr(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+def _sqnr(rule: Rule, model: Evaluated, result: Result) -> RuleFigure | Missing:
     """Return the signal to noise of the output that is furthest from float."""
     worst = model.worst_output
     if worst is None:
@@ -190,12 +199,12 @@ def _sqnr(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     if not isfinite(worst.db):
         lost = f"{worst.not_finite} values of '{worst.output}' are not finite"
         what = f"SQNR ({lost if worst.not_finite else 'the outputs are those of float'})"
-        return Figure(what, worst.db, "dB", exact=True)
+        return RuleFigure(what, worst.db, "dB", exact=True)
     what, interval = f"SQNR of '{worst.output}'", worst.sqnr_interval
-    return Figure(what, worst.db, "dB", interval, count=result.data.samples)
+    return RuleFigure(what, worst.db, "dB", interval, count=result.data.samples)
 
 
-def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> RuleFigure | Missing:
     """Return the 1st percentile of the samples' signal to noise, of the output where it is lowest."""
     worst = model.worst_output
     if worst is None or not isfinite(worst.db):
@@ -211,7 +220,7 @@ def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     of = counted(found.samples, "sample")
     what = f"SQNR of '{output.output}' at the {found.p1_name} of {of}"
     if rule.confidence is None:
-        return Figure(what, found.p1, "dB", count=found.samples)
+        return RuleFigure(what, found.p1, "dB", count=found.samples)
     data, count, fewest = result.data, found.samples, fewest_for_quantile(_P1, rule.confidence)
     copies = data.distinct is not None and data.distinct < data.samples
     if copies:  # they are not evidence
@@ -222,7 +231,7 @@ def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
         quantiles = [o.per_sample for o in model.drift.outputs if o.per_sample is not None]
         low = min(_lower_bound(q, rule.confidence, copies=copies) for q in quantiles)
         interval = Interval(low=low, high=found.p1, confidence=rule.confidence)
-    return Figure(what, found.p1, "dB", interval, count=count, fewest=fewest)
+    return RuleFigure(what, found.p1, "dB", interval, count=count, fewest=fewest)
 
 
 def _lower_bound(found: SampleSqnr, confidence: float, *, copies: bool) -> float:
@@ -238,7 +247,7 @@ def _lower_bound(found: SampleSqnr, confidence: float, *, copies: bool) -> float
     return found.p1_low
 
 
-_READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = {
+_READERS: Mapping[str, Callable[[Rule, Evaluated, Result], RuleFigure | Missing]] = {
     "max_drop": _drop,
     "min_size_reduction": _size_reduction,
     "max_latency_ratio": _latency_ratio,
@@ -252,7 +261,7 @@ KEYS = tuple(_READERS)
 """All rules there are, in the order in which they are shown."""
 
 
-def live_figure_of(rule: Rule, live: Live) -> Figure | Missing:
+def live_figure_of(rule: Rule, live: Live) -> RuleFigure | Missing:
     """Return the figure of live requests that a rule judges."""
     confidence = rule.confidence or 0.95
     if rule.key == "max_flips":
@@ -264,32 +273,34 @@ def live_figure_of(rule: Rule, live: Live) -> Figure | Missing:
     )
 
 
-def _live_flips(live: Live, confidence: float) -> Figure | Missing:
+def _live_flips(live: Live, confidence: float) -> RuleFigure | Missing:
     if not live.decisions:
         return Missing("no decision was compared yet: no output decides, or no request came")
     low, high = wilson(live.flips, live.decisions, confidence)
     interval = Interval(low=low, high=high, confidence=confidence)
     rate = live.flips / live.decisions
-    return Figure("share of decisions that flip", rate, "percent", interval, count=live.decisions)
+    return RuleFigure(
+        "share of decisions that flip", rate, "percent", interval, count=live.decisions
+    )
 
 
-def _live_sqnr(live: Live, confidence: float) -> Figure | Missing:
+def _live_sqnr(live: Live, confidence: float) -> RuleFigure | Missing:
     worst = live.worst
     if worst is None or not worst.energies.n:
         return Missing("no output was compared yet")
     if not isfinite(worst.db):
         lost = f"{worst.not_finite} values of '{worst.output}' are not finite"
         what = f"SQNR ({lost if worst.not_finite else 'the outputs are those of the reference'})"
-        return Figure(what, worst.db, "dB", exact=True)
+        return RuleFigure(what, worst.db, "dB", exact=True)
     pairs = worst.energies
     # The variance of log(S / E) by its derivative: that of s_i / S - e_i / E.
     half = _z(confidence) * sqrt(pairs.variance(1 / pairs.a, -1 / pairs.b) * pairs.n) * _DECIBEL
     interval = Interval(low=worst.db - half, high=worst.db + half, confidence=confidence)
     known = interval if pairs.n > 1 else None
-    return Figure(f"SQNR of '{worst.output}'", worst.db, "dB", known, count=pairs.n)
+    return RuleFigure(f"SQNR of '{worst.output}'", worst.db, "dB", known, count=pairs.n)
 
 
-def _live_latency(live: Live, confidence: float) -> Figure | Missing:
+def _live_latency(live: Live, confidence: float) -> RuleFigure | Missing:
     pairs = live.ratios
     if not pairs.n:
         return Missing("no run was timed yet")
@@ -298,4 +309,4 @@ def _live_latency(live: Live, confidence: float) -> Figure | Missing:
     interval = Interval(low=exp(middle - half), high=exp(middle + half), confidence=confidence)
     known = interval if pairs.n > 1 else None
     what = "latency ratio per row"
-    return Figure(what, exp(middle), "times", known, count=pairs.n, counted="runs")
+    return RuleFigure(what, exp(middle), "times", known, count=pairs.n, counted="runs")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
-from quantkit.evaluate.gate.figures import Figure, Missing, bad_end, figure_of, live_figure_of
+from quantkit.evaluate.gate.figures import Missing, RuleFigure, bad_end, figure_of, live_figure_of
 from quantkit.evaluate.gate.wording import sentence
 from quantkit.result import (
     SCHEMA,
@@ -249,7 +249,7 @@ def worst_of(outcomes: Sequence[Outcome]) -> Outcome:
     return next((o for o in order if o in outcomes), "pass")
 
 
-def judge_rule(rule: Rule, figure: Figure | Missing) -> Judged:
+def judge_rule(rule: Rule, figure: RuleFigure | Missing) -> Judged:
     """Return what comes of a rule for the figure that it is about."""
     if isinstance(figure, Missing):
         return Judged(

@@ -2,7 +2,7 @@
 
 from math import ceil, floor, isinf, log10
 
-from quantkit.evaluate.gate.figures import Figure, Unit
+from quantkit.evaluate.gate.figures import RuleFigure, Unit
 from quantkit.numbers import compact
 from quantkit.result import Outcome, Rule
 
@@ -13,7 +13,9 @@ _NAMED: tuple[Unit, ...] = ("percent", "dB")
 _PARTS: tuple[Unit, ...] = ("points", "percent")
 
 
-def sentence(figure: Figure, rule: Rule, bad: float | None, outcome: Outcome, margin: float) -> str:
+def sentence(
+    figure: RuleFigure, rule: Rule, bad: float | None, outcome: Outcome, margin: float
+) -> str:
     """Return what was found, what is allowed, and the margin or what would settle it; without a full stop.
 
     "drop of top-1 is 0.3 points (at most 0.7 points with 95 % confidence; limit: 1 point): margin 0.3 points"
@@ -36,12 +38,12 @@ def sentence(figure: Figure, rule: Rule, bad: float | None, outcome: Outcome, ma
     return f"{found}: {_room(figure, rule, margin, sure=sure)}"
 
 
-def _limit(figure: Figure, rule: Rule) -> str:
+def _limit(figure: RuleFigure, rule: Rule) -> str:
     word = "limit" if rule.is_ceiling else "required"
     return f"{word}: {figure_text(rule.limit, figure.unit)}"
 
 
-def _room(figure: Figure, rule: Rule, margin: float, *, sure: bool) -> str:
+def _room(figure: RuleFigure, rule: Rule, margin: float, *, sure: bool) -> str:
     """Return the margin, or by how much the estimate misses the limit; `sure`: there is a bound besides the estimate."""
     if margin >= 0:
         return "met" if isinf(margin) else f"margin {room_text(margin, figure.unit)}"
@@ -55,7 +57,7 @@ def _room(figure: Figure, rule: Rule, margin: float, *, sure: bool) -> str:
     return missed.removeprefix("is ")
 
 
-def _undecided(figure: Figure, rule: Rule, bad: float | None) -> str:
+def _undecided(figure: RuleFigure, rule: Rule, bad: float | None) -> str:
     """Return how bad the figure could be, and about how many samples would settle it.
 
     Half-widths shrink with the number of samples where rare failures make them, else with its root: from

@@ -32,7 +32,7 @@ from quantkit.evaluate.report.plots.svg import key
 from quantkit.evaluate.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Layers, Result, Runtime, legible
 
-__all__ = ["embedded", "policy", "render_html", "script_json"]
+__all__ = ["embedded_rows", "policy", "render_html", "script_json"]
 
 _FIRST = 12  # rows to be seen without asking for more
 _BOUND = 3_000_000  # bytes of data in the page; a page may weigh 5 MB
@@ -138,7 +138,7 @@ def _tables_of(result: Result) -> dict[str, _Table]:
     return found
 
 
-def embedded(tables: Mapping[str, _Table]) -> tuple[str, int | None]:
+def embedded_rows(tables: Mapping[str, _Table]) -> tuple[str, int | None]:
     """Return all rows as JSON that may stand inside a script, and how many rows a table keeps at most (None: all)."""
     most: int | None = None
     while True:
@@ -182,7 +182,7 @@ def render_html(result: Result, graphs: Mapping[int, str] = MappingProxyType({})
     result = legible(result)
     style, script = _style(), _asset("page.js")
     tables = _tables_of(result)
-    data, most = embedded(tables)
+    data, most = embedded_rows(tables)
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -194,7 +194,7 @@ def render_html(result: Result, graphs: Mapping[int, str] = MappingProxyType({})
             script=Markup(script),  # noqa: S704 - our own file
             policy=policy(style, script),
             tables=tables,
-            data=Markup(data),  # noqa: S704 - escaped by `embedded`
+            data=Markup(data),  # noqa: S704 - escaped by `embedded_rows`
             most=most,
             causes=causes(result),
             places=_places(result),

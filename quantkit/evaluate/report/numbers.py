@@ -20,7 +20,6 @@ __all__ = [
 ]
 __all__ += [
     "as_text",
-    "lost",
     "lost_unit",
     "metric_scale",
     "metric_value",
@@ -28,6 +27,7 @@ __all__ += [
     "per_sample",
     "percent",
     "ratio",
+    "trial_loss",
 ]
 __all__ += ["seconds", "significant", "size", "spread", "sqnr", "threads", "value_interval"]
 
@@ -230,7 +230,7 @@ def lost_unit(result: Result) -> str:
     return "points" if metric is not None and metric.is_fraction else "%"
 
 
-def lost(value: float | None, tuning: Tuning) -> str:
+def trial_loss(value: float | None, tuning: Tuning) -> str:
     """Write what a file of a search loses: points of what is a share, else the figure."""
     if value is None:
         return ABSENT

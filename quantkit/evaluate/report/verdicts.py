@@ -19,7 +19,7 @@ from quantkit.result import (
     Verdict,
 )
 
-__all__ = ["Card", "Figure", "Headline", "State", "advice_of", "cards", "gists", "headline"]
+__all__ = ["Card", "Headline", "KeyFigure", "State", "advice_of", "cards", "gists", "headline"]
 
 _NAMED = 3  # names in a sentence
 _LONG = 600  # pixels of a name in a sentence
@@ -39,7 +39,7 @@ class Headline:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class KeyFigure:
     """A key figure: what it is, the figure, and what belongs to it."""
 
     label: str
@@ -67,7 +67,7 @@ class Card:
     state: State
     word: str
     why: str
-    figures: tuple[Figure, ...]
+    figures: tuple[KeyFigure, ...]
     broken: tuple[Judged, ...]
     objections: tuple[Objection, ...]
     rules: tuple[Judged, ...]
@@ -232,7 +232,7 @@ def _broken(rules: tuple[Judged, ...]) -> str:
     return f"{', '.join(said)}."
 
 
-def _figures(model: Evaluated) -> tuple[Figure, ...]:
+def _figures(model: Evaluated) -> tuple[KeyFigure, ...]:
     """Return drop, flips, signal to noise, size, time and int8 share: what was measured of them."""
     found, metric, output = [], model.metric, model.worst_output
     if metric is not None and metric.drop is not None:
@@ -241,22 +241,24 @@ def _figures(model: Evaluated) -> tuple[Figure, ...]:
         unit = " points" if metric.is_fraction else ""
         spread = numbers.spread(metric.drop_interval, metric) if metric.drop_interval else ""
         label = f"{metric.name} {word}"
-        found.append(Figure(label, shown.removeprefix(numbers.MINUS) + unit, spread))
+        found.append(KeyFigure(label, shown.removeprefix(numbers.MINUS) + unit, spread))
     decision = model.drift.decision if model.drift else None
     if decision is not None:
         of = f"{numbers.integer(decision.flips)} of {numbers.integer(decision.samples)}"
-        found.append(Figure("flips", numbers.percent(decision.flip_rate, 2), of))
+        found.append(KeyFigure("flips", numbers.percent(decision.flip_rate, 2), of))
     if output is not None:
-        found.append(Figure("SQNR", numbers.sqnr(output), _noise_detail(model, output)))
-    found.append(Figure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk)))
+        found.append(KeyFigure("SQNR", numbers.sqnr(output), _noise_detail(model, output)))
+    found.append(
+        KeyFigure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk))
+    )
     timed = model.typical_latency
     if timed is not None:
         spread = numbers.interval(timed.ratio_interval) if timed.ratio_interval else ""
-        found.append(Figure("time", numbers.ratio(timed.ratio), spread))
+        found.append(KeyFigure("time", numbers.ratio(timed.ratio), spread))
     runtime = model.runtime
     if runtime is not None:
         of = f"{runtime.integer} of {runtime.products}"
-        found.append(Figure("in int8", numbers.percent(runtime.share), of))
+        found.append(KeyFigure("in int8", numbers.percent(runtime.share), of))
     return tuple(found)
 
 

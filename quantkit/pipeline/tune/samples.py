@@ -17,7 +17,7 @@ from quantkit.data import Sample, Samples, order
 from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.models import OutputSpec, single_rows
-from quantkit.evaluate.accuracy.samples import Source, open_source
+from quantkit.evaluate.accuracy.samples import SampleSource, open_source
 from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
 from quantkit.runtime.runs import row_trial
@@ -167,7 +167,7 @@ def divide(
     return split(list(digests), digests, len(parts[0]), settings.seed), digest(named)
 
 
-def _each(source: Source, places: Sequence[int]) -> Iterator[tuple[int, tuple[Sample, ...]]]:
+def _each(source: SampleSource, places: Sequence[int]) -> Iterator[tuple[int, tuple[Sample, ...]]]:
     """Yield the samples that can be read, with their places."""
     for place in places:
         for group in replace(source, only=(place,)):

@@ -75,14 +75,16 @@ def _mark(
 
 def _tip(result: Result, tuning: Tuning, trial: Trial) -> str:
     lines = [f"{trial.name}: {trial.made}"]
-    lines.append(f"lost: {numbers.lost(trial.drop, tuning)} {numbers.lost_unit(result)}".rstrip())
+    lines.append(
+        f"lost: {numbers.trial_loss(trial.drop, tuning)} {numbers.lost_unit(result)}".rstrip()
+    )
     lines += [f"time: {numbers.ratio(trial.latency)}"] if trial.latency is not None else []
     lines += [f"size: {numbers.percent(trial.size)} of float"] if trial.size is not None else []
     cut = f" of {tuning.choosing:,}, clear by then" if trial.samples < tuning.choosing else ""
     lines.append(f"run on {trial.samples:,}{cut} selection samples")
     judged = result.judged_drop(trial.name) if trial.name == tuning.chosen else None
     if judged is not None:
-        lost, low, high = (numbers.lost(v, tuning) for v in judged)
+        lost, low, high = (numbers.trial_loss(v, tuning) for v in judged)
         lines.append(
             f"lost on the {tuning.judging:,} samples of the final check: {lost} ({low} to {high})"
         )
@@ -93,7 +95,7 @@ def _budget(result: Result, tuning: Tuning) -> str:
     words = []
     if tuning.max_drop is not None:
         words.append(
-            f"{numbers.lost(tuning.max_drop, tuning)} {numbers.lost_unit(result)}".rstrip()
+            f"{numbers.trial_loss(tuning.max_drop, tuning)} {numbers.lost_unit(result)}".rstrip()
         )
     if tuning.max_latency is not None:
         words.append(f"{numbers.ratio(tuning.max_latency)} time")

@@ -23,7 +23,7 @@ from quantkit.result import (
     SampleSqnr,
 )
 
-__all__ = ["Group", "Row", "forest", "interval_plot", "latency", "operators", "samples"]
+__all__ = ["Row", "RowGroup", "forest", "interval_plot", "latency", "operators", "samples"]
 
 _TENTH_DB = 20.0  # an error of a tenth
 _PAD = 0.06
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RowGroup:
     """Rows on one scale.
 
     Attributes:
@@ -67,7 +67,7 @@ class Group:
     low_is_bad: bool = False
 
 
-def interval_plot(groups: tuple[Group, ...], *, width: int, label: str) -> str:
+def interval_plot(groups: tuple[RowGroup, ...], *, width: int, label: str) -> str:
     """Draw the groups below each other.
 
     Args:
@@ -82,7 +82,7 @@ def interval_plot(groups: tuple[Group, ...], *, width: int, label: str) -> str:
     return picture(width, y, label, "".join(parts))
 
 
-def _range(group: Group) -> tuple[float, float]:
+def _range(group: RowGroup) -> tuple[float, float]:
     """Return the ends of the scale: all values and intervals, without rows far beyond most others and the fixed ends."""
     fixed = [v for v in (group.reference, group.limit, group.floor) if v is not None]
     figures = [v for r in group.rows for v in (r.low, r.value, r.high)]
@@ -99,7 +99,7 @@ def _range(group: Group) -> tuple[float, float]:
     return low - (0 if low == group.floor else max(pad, step / 2)), high + max(pad, step / 2)
 
 
-def _group(group: Group, width: float, y: float) -> tuple[str, float]:
+def _group(group: RowGroup, width: float, y: float) -> tuple[str, float]:
     small = width < NARROW
     room = names_width((row.name for row in group.rows), width, 0.22) + 12
     left, right = (8.0, width - 12) if small else (room, width - 200)
@@ -173,7 +173,7 @@ def forest(result: Result, *, width: int) -> str:
         limit = result.limit("max_drop") if metric.main else None
         if rows:
             groups.append(
-                Group(
+                RowGroup(
                     title=f"{metric.name}, float {numbers.metric_value(metric)}",
                     axis=f"drop in {numbers.drop_unit(metric)}; right of the line is worse than float",
                     reference=0.0,
@@ -209,7 +209,7 @@ def latency(result: Result, *, width: int) -> str:
         )
         if rows:
             groups.append(
-                Group(
+                RowGroup(
                     title=f"batch {setting.batch}, {numbers.threads(setting.threads)}, "
                     f"float {numbers.significant(setting.median_ms)} ms",
                     axis="time per run, float = 1; left of the line is faster",
@@ -241,7 +241,7 @@ def samples(result: Result, *, width: int) -> str:
     )
     if not rows:
         return ""
-    group = Group(
+    group = RowGroup(
         title="SQNR per sample",
         axis=f"dB; left is worse, the line is {_TENTH_DB:.0f} dB (10 % error)",
         reference=_TENTH_DB,
@@ -277,5 +277,5 @@ def operators(changes: Changes, look: Look, *, width: int) -> str:
     if not rows:
         return ""
     axis = "from the number before to the number after, which has the sign"
-    group = Group(title="nodes of each operator", axis=axis, reference=0.0, rows=rows, floor=0.0)
+    group = RowGroup(title="nodes of each operator", axis=axis, reference=0.0, rows=rows, floor=0.0)
     return interval_plot((group,), width=width, label="operators before and after")
