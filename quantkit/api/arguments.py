@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
-from reprlib import Repr
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
@@ -15,6 +14,7 @@ from typing import get_type_hints as hints_of
 from quantkit.errors import UsageError
 from quantkit.result import Result, load_result, result_file
 from quantkit.settings import DataSettings
+from quantkit.settings.declare import short_repr
 
 if TYPE_CHECKING:
     from quantkit.calibration import CalibratorOf
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["as_path", "check_output", "checked_kinds", "checked_names", "range_method"]
 __all__ += ["read_result", "sample_settings"]
 
-_SHORT = Repr()
-_SHORT.maxstring, _SHORT.maxother = 200, 60
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def _plain_number(value: Any) -> Any:
-    """Return a number of numpy as one of Python: records and files know no others."""
+    """Return a number of numpy as one of Python: records and files know no others. Arrays are data, and stay."""
     of_numpy = type(value).__module__ == "numpy" and hasattr(value, "item")
     return value.item() if of_numpy and not hasattr(value, "__len__") else value
 
@@ -42,9 +39,11 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     float: ("a number", lambda v: isinstance(v, Real) and not isinstance(v, bool)),
     str: ("a text", lambda v: isinstance(v, str)),
     Path: ("a path", lambda v: isinstance(v, str | Path)),
-    Sequence: ("a list", lambda v: isinstance(v, Iterable)),
     Mapping: ("a dictionary", lambda v: isinstance(v, Mapping)),
     Callable: ("a function", callable),
+    type(None): ("", lambda v: v is None),
+    Any: ("", lambda _: True),
+    object: ("", lambda _: True),
 }
 
 
@@ -61,52 +60,42 @@ def checked_kinds(function: Callable[P, R]) -> Callable[P, R]:
         hints = hints_of(function)
         bound = signature(function).bind(*args, **kwargs)
         for name, given in bound.arguments.items():
-            hint, value = hints[name], _plain_number(given)
-            kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-            opened = Path in kinds and parameters[name].default is parameters[name].empty
+            kinds, value = _union(hints[name]), _plain_number(given)
+            opened = Path in kinds and parameters[name].default is Parameter.empty
             # Types of weights and formats may also be onnxruntime's own: they are read by their names.
             named = any(isinstance(kind, type) and issubclass(kind, Enum) for kind in kinds)
-            if not (opened or named):
-                _check_kind(name, value, [get_origin(kind) or kind for kind in kinds])
-            for kind in kinds:
-                if get_origin(kind) is Sequence:
-                    _check_elements(name, value, get_args(kind)[0])
+            if not (opened or named or any(_fits(value, kind) for kind in kinds)):
+                # A path may be given as text, and None need not be given.
+                words = [_words(k) for k in kinds if not (k is str and Path in kinds)]
+                raise UsageError(
+                    f"{name} is {' or '.join(filter(None, words))}, not {short_repr(value)}."
+                )
             bound.arguments[name] = value
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _shown(value: object) -> str:
-    """Return what was given, on one line and not whole: in a wrong place it may be all the data."""
-    return " ".join(_SHORT.repr(value).split())
+def _union(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
 
 
-def _check_kind(name: str, value: object, kinds: list[Any]) -> None:
-    if Any in kinds or object in kinds or (value is None and type(None) in kinds):
-        return
-    words = []
-    for kind in kinds:
-        word, fits = _KINDS.get(kind, (kind.__name__, None))
-        if isinstance(value, kind) if fits is None else fits(value):
-            return
-        # A path may be given as text, and None need not be given.
-        if kind is not type(None) and not (kind is str and Path in kinds):
-            words.append(word)
-    raise UsageError(f"{name} is {' or '.join(words)}, not {_shown(value)}.")
+def _fits(value: object, kind: Any) -> bool:
+    origin = get_origin(kind) or kind
+    if origin is not Sequence:
+        return _KINDS[origin][1](value) if origin in _KINDS else isinstance(value, origin)
+    inner = _union(get_args(kind)[0])
+    # Names are looked at by `checked_names`.
+    listed = value if isinstance(value, list | tuple | bytes) and str not in inner else ()
+    return isinstance(value, Iterable) and all(any(_fits(v, k) for k in inner) for v in listed)
 
 
-def _check_elements(name: str, value: object, hint: Any) -> None:
-    """Refuse a list of other things than rules or requests; names are looked at by `checked_names`."""
-    kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-    if str in kinds or not isinstance(value, list | tuple | str | bytes):
-        return
-    for element in value:
-        if not any(_KINDS[k][1](element) if k in _KINDS else isinstance(element, k) for k in kinds):
-            words = " or ".join(_KINDS[k][0] if k in _KINDS else k.__name__ for k in kinds)
-            raise UsageError(
-                f"{name} is a list, each of it {words}, and {_shown(element)} is none."
-            )
+def _words(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    if origin is Sequence:
+        inner = " or ".join(map(_words, _union(get_args(kind)[0])))
+        return f"a list, each of it {inner}" if inner else "a list"
+    return _KINDS[origin][0] if origin in _KINDS else str(origin.__name__)
 
 
 def check_output(model_output: object) -> None:

@@ -220,6 +220,8 @@ class _Checks:
 # may hand on floats.
 _QLINEAR = DEFAULT.products | DEFAULT.computes
 
+_WEIGHTS = "Weights have the type"
+
 
 def check_settings(options: StaticSettings, output_format: Format) -> None:
     """Check what is chosen about target, format and types; no model is needed for it.
@@ -236,7 +238,7 @@ def check_settings(options: StaticSettings, output_format: Format) -> None:
     if options.packs and options.weight_bits != 8:
         _check_unpacks(target)
     types = {"Activations have the type": options.activation}
-    types |= {"Weights have the type": options.weight}
+    types |= {_WEIGHTS: options.weight}
     types |= {f"The rule for '{o.tensor}' says": o.int_type for o in options.tensors if o.int_type}
     _check_types(types, target)
     if not options.covers_all:
@@ -266,7 +268,7 @@ def _check_unpacks(target: Target) -> None:
 def _check_gain(types: Mapping[str, IntType], options: StaticSettings) -> None:
     """Refuse what no kernel of a CPU gains by."""
     for what, dtype in types.items():
-        if dtype.bits < 8 or (dtype.bits != 8 and what.startswith("Weights")):
+        if dtype.bits < 8 or (dtype.bits != 8 and what is _WEIGHTS):
             raise UsageError(
                 f"{what} {dtype.name}, of which no kernel is faster than float: use 8 bits, or coverage 'all'."
             )
