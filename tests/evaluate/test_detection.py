@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import graph, model, node, save
-from PIL import Detections as Picture
+from PIL import Image as Picture
 
 from quantkit import evaluate_models
 from quantkit.data import Boxes, InputSpec, open_data
