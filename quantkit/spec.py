@@ -3,8 +3,10 @@
 May import numerics only.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,20 @@ from numpy.typing import NDArray
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8, IntType, int_type
 
-__all__ = ["Granularity", "PerAxis", "PerBlock", "PerTensor", "QInt8", "QParams", "QUInt8"]
+__all__ = [
+    "LEFT_OUT",
+    "Granularity",
+    "PerAxis",
+    "PerBlock",
+    "PerTensor",
+    "QInt8",
+    "QParams",
+    "QUInt8",
+]
 __all__ += ["QuantSpec", "QuantType", "named_int_type", "weight_int_type"]
+
+LEFT_OUT: Mapping[str, bool] = MappingProxyType({"left_out": True})
+"""Metadata of a field that files do not hold where it has its default (`quantkit.quantize.plan.codec`)."""
 
 
 class QuantType(Enum):
@@ -94,11 +108,11 @@ class QuantSpec:
     reduced: bool = False
     pair_axes: tuple[tuple[int, ...], ...] = ()
     sum_axis: int | None = None
-    whole: bool = False
-    least: float = 0.0
-    scales: tuple[float, ...] = ()
-    zero_points: tuple[int, ...] = ()
-    pinned: bool = False
+    whole: bool = field(default=False, metadata=LEFT_OUT)
+    least: float = field(default=0.0, metadata=LEFT_OUT)
+    scales: tuple[float, ...] = field(default=(), metadata=LEFT_OUT)
+    zero_points: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
+    pinned: bool = field(default=False, metadata=LEFT_OUT)
 
     def __post_init__(self) -> None:
         if len(self.scales) != len(self.zero_points):
@@ -128,59 +142,6 @@ class QuantSpec:
         if self.reduced:
             return -self.qmin if self._mirrored else self.dtype.qmax // 2
         return self.dtype.qmax
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` is its inverse."""
-        match self.granularity:
-            case PerTensor():
-                granularity: dict[str, Any] = {"per": "tensor"}
-            case PerAxis(axis=axis):
-                granularity = {"per": "axis", "axis": axis}
-            case PerBlock(axis=axis, size=size):
-                granularity = {"per": "block", "axis": axis, "size": size}
-        return {
-            "dtype": self.dtype.name,
-            "granularity": granularity,
-            "symmetric": self.symmetric,
-            "reduced": self.reduced,
-            "pair_axes": [list(axes) for axes in self.pair_axes],
-            "sum_axis": self.sum_axis,
-            **self._said(),
-        }
-
-    def _said(self) -> dict[str, Any]:
-        """Return what is not as in files that are older than it."""
-        found = {name: getattr(self, name) for name in ("whole", "least", "pinned")}
-        found |= {"scales": list(self.scales), "zero_points": list(self.zero_points)}
-        return {name: value for name, value in found.items() if value}
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "QuantSpec":
-        """Read what `to_json` wrote."""
-        per = plain["granularity"]
-        granularity: Granularity
-        match per["per"]:
-            case "tensor":
-                granularity = PerTensor()
-            case "axis":
-                granularity = PerAxis(per["axis"])
-            case "block":
-                granularity = PerBlock(per["axis"], per["size"])
-            case other:
-                raise UsageError(f"Unknown granularity {other!r}; use tensor, axis or block.")
-        return cls(
-            dtype=named_int_type(plain["dtype"]),
-            granularity=granularity,
-            symmetric=plain["symmetric"],
-            reduced=plain["reduced"],
-            pair_axes=tuple(tuple(axes) for axes in plain["pair_axes"]),
-            sum_axis=plain["sum_axis"],
-            whole=plain.get("whole", False),
-            least=plain.get("least", 0.0),
-            scales=tuple(plain.get("scales", ())),
-            zero_points=tuple(plain.get("zero_points", ())),
-            pinned=plain.get("pinned", False),
-        )
 
 
 def named_int_type(name: str) -> IntType:

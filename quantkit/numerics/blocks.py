@@ -12,7 +12,7 @@ as the error ``e H e^T`` of a row becomes less.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +43,7 @@ FitMethod = Literal["minmax", "mse", "hqq"]
 
 _FEWEST_BITS, _MOST_BITS = 2, 8
 _BYTE_VALUES = 255
+_LARGEST_BLOCK = 1 << 24
 _NUMBERS = 1 << 20  # weights that are worked on at a time: temporaries are a few times that
 _TOGETHER = 128  # inputs whose errors are carried over one at a time; the rest by matrix products
 _TINY = float(np.finfo(np.float32).tiny)
@@ -82,8 +83,8 @@ class BlockGrid:
             raise UsageError(
                 f"Weights of {self.bits} bits are asked for: use {_FEWEST_BITS} to {_MOST_BITS}."
             )
-        if self.size < 0:
-            raise UsageError(f"Block size {self.size} is not positive.")
+        if not 0 <= self.size <= _LARGEST_BLOCK:
+            raise UsageError(f"Block size {self.size} is not between 0 and {_LARGEST_BLOCK}.")
         if not 1 <= self.largest <= _BYTE_VALUES:
             raise UsageError(f"Multipliers are 1 to {_BYTE_VALUES}, not {self.largest}.")
 
@@ -124,10 +125,6 @@ class BlockGrid:
         missing = self.count(k) * size - k
         padded = np.pad(rows, ((0, 0), (0, missing))) if missing else rows
         return padded.reshape(n, -1, size)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; ``BlockGrid(**plain)`` is its inverse."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,23 @@ the plan says.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from quantkit.errors import UsageError
+from quantkit.model.ops.view import Node
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.numerics.dtypes import IntType
+from quantkit.quantize.plan.codec import from_plain, to_plain
 from quantkit.reasons import Reason
 from quantkit.settings import Coverage, QdqSettings
-from quantkit.spec import QParams, QuantSpec, named_int_type
+from quantkit.spec import LEFT_OUT, QParams, QuantSpec
 
 __all__ = [
     "ActivationPlan",
@@ -28,6 +30,7 @@ __all__ = [
     "Conversion",
     "Format",
     "HalfPlan",
+    "HalfType",
     "Kept",
     "Mode",
     "NodePlan",
@@ -39,6 +42,12 @@ __all__ = [
 ]
 
 _KERNEL_BITS = (2, 4, 8)
+HalfType = Literal["float16", "bfloat16"]
+
+_FIRST = ("target", "output_format", "block_format", "min_opset")  # in files
+_LARGEST = 3.4028234e38  # of float32
+_Scale = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+_Small = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 
 
 def kernel_bits(bits: int) -> int:
@@ -143,28 +152,25 @@ class NodePlan:
     mode: Mode
     reason: Reason
     float_output: bool = False
-    accuracy_level: int = 0
+    accuracy_level: Annotated[int, Meta(ge=0, le=4)] = field(default=0, metadata=LEFT_OUT)
+
+    @classmethod
+    def of(
+        cls, node: Node, mode: Mode, reason: Reason, *, float_output: bool = False
+    ) -> "NodePlan":
+        """Return the plan of a node of the view."""
+        return cls(
+            node=node.name,
+            op_type=node.op_type,
+            mode=mode,
+            reason=reason,
+            float_output=float_output,
+        )
 
     @property
     def why(self) -> str:
         """The reason in a sentence."""
         return str(self.reason)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` is its inverse."""
-        return {
-            "node": self.node,
-            "op_type": self.op_type,
-            "mode": self.mode.value,
-            **self.reason.to_json(),
-            "float_output": self.float_output,
-            **({"accuracy_level": self.accuracy_level} if self.accuracy_level else {}),
-        }
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "NodePlan":
-        """Read what `to_json` wrote."""
-        return cls(**{**_with_reason(plain), "mode": Mode(plain["mode"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,23 +188,12 @@ class WeightPlan:
     tensor: str
     spec: QuantSpec
     transposed: bool = False
-    blocks: BlockGrid | None = None
+    blocks: BlockGrid | None = field(default=None, metadata=LEFT_OUT)
 
     @property
     def bits(self) -> int:
         """Of a value in the file."""
         return self.spec.dtype.bits if self.blocks is None else self.blocks.bits
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` is its inverse."""
-        plain = {"tensor": self.tensor, "spec": self.spec.to_json(), "transposed": self.transposed}
-        return plain if self.blocks is None else {**plain, "blocks": self.blocks.to_json()}
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "WeightPlan":
-        """Read what `to_json` wrote."""
-        spec, blocks = QuantSpec.from_json(plain["spec"]), plain.get("blocks")
-        return cls(**{**plain, "spec": spec, "blocks": blocks and BlockGrid(**blocks)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,29 +207,13 @@ class HalfPlan:
     """
 
     tensor: str
-    dtype: str
+    dtype: HalfType
     reason: Reason
 
     @property
     def why(self) -> str:
         """The reason in a sentence."""
         return str(self.reason)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` is its inverse."""
-        return {"tensor": self.tensor, "dtype": self.dtype, **self.reason.to_json()}
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "HalfPlan":
-        """Read what `to_json` wrote."""
-        return cls(**_with_reason(plain))
-
-
-def _with_reason(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return plain data with the reason that its sentence, code and facts are of."""
-    given = {key: plain[key] for key in ("why", "code", "facts") if key in plain}
-    rest = {key: value for key, value in plain.items() if key not in given}
-    return {**rest, "reason": Reason.from_json(**given)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +226,11 @@ class ActivationPlan:
 
     tensor: str
     dtype: IntType
-    scale: float
-    zero_point: int
+    scale: _Scale
+    zero_point: _Small
     reason: Reason
-    shares: str = ""
-    converted: "Conversion | None" = None
+    shares: str = field(default="", metadata=LEFT_OUT)
+    converted: "Conversion | None" = field(default=None, metadata=LEFT_OUT)
 
     @property
     def why(self) -> str:
@@ -277,40 +256,15 @@ class ActivationPlan:
             self, dtype=converted.dtype, scale=converted.scale, zero_point=converted.zero_point
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` is its inverse."""
-        return {
-            "tensor": self.tensor,
-            "dtype": self.dtype.name,
-            "scale": self.scale,
-            "zero_point": self.zero_point,
-            **self.reason.to_json(),
-            **({"shares": self.shares} if self.shares else {}),
-            **({"converted": self.converted.to_json()} if self.converted else {}),
-        }
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":
-        """Read what `to_json` wrote."""
-        given = {**_with_reason(plain), "dtype": named_int_type(plain["dtype"])}
-        if converted := plain.get("converted"):
-            dtype, readers = named_int_type(converted["dtype"]), tuple(converted["readers"])
-            given["converted"] = Conversion(**{**converted, "dtype": dtype, "readers": readers})
-        return cls(**given)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
     """The other numbers in which some nodes read a quantized tensor; no `readers`: all of them do."""
 
     dtype: IntType
-    scale: float
-    zero_point: int
+    scale: _Scale
+    zero_point: _Small
     readers: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self) | {"dtype": self.dtype.name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +290,7 @@ class Plan:
         activations: Every tensor that is computed at run time and quantized with fixed numbers.
         integer_bias: The bias of a calibrated product is int32, in the scale of its sums; else float.
         factors_id: Names the factors by which channels were equalized before ranges were taken; "" if they were not.
-            Scales hold only for a model with the same factors.
+            Scales hold only for a model with the same factors; files call them `evened`.
         target: What it was made for, a name that `quantkit.targets.target` knows; None of dynamic plans, and of files
             older than this field.
         output_format: How it is to be written down, if nobody says otherwise; None likewise.
@@ -349,16 +303,16 @@ class Plan:
 
     nodes: tuple[NodePlan, ...]
     weights: tuple[WeightPlan, ...]
-    min_opset: int
+    min_opset: Annotated[int, Meta(ge=1, le=1000)]
     activations: tuple[ActivationPlan, ...] = ()
     integer_bias: bool = True
-    factors_id: str = ""
-    target: str | None = None
-    output_format: Format | None = None
-    block_format: BlockFormat | None = None
-    coverage: Coverage = "gain"
-    qdq: QdqSettings = field(default_factory=QdqSettings)
-    halves: tuple[HalfPlan, ...] = ()
+    factors_id: str = field(default="", metadata={"name": "evened"})
+    target: str | None = field(default=None, metadata=LEFT_OUT)
+    output_format: Format | None = field(default=None, metadata=LEFT_OUT)
+    block_format: BlockFormat | None = field(default=None, metadata=LEFT_OUT)
+    coverage: Coverage = field(default="gain", metadata=LEFT_OUT)
+    qdq: QdqSettings = field(default_factory=QdqSettings, metadata=LEFT_OUT)
+    halves: tuple[HalfPlan, ...] = field(default=(), metadata=LEFT_OUT)
 
     def __str__(self) -> str:
         """Count the decisions."""
@@ -380,11 +334,6 @@ class Plan:
         """Whether anything is quantized."""
         computed = {Mode.STATIC, Mode.INTEGER, Mode.BLOCKS, Mode.HALF}
         return bool(self.weights or self.halves) or any(n.mode in computed for n in self.nodes)
-
-    @property
-    def evened(self) -> str:
-        """What `factors_id` was called, and is in files."""
-        return self.factors_id
 
     @cached_property
     def activation(self) -> dict[str, ActivationPlan]:
@@ -415,48 +364,14 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse. What is not known about target and format is left out."""
-        made_for = {
-            "target": self.target,
-            "output_format": self.output_format,
-            "block_format": self.block_format,
-        }
-        return {
-            **{key: str(value) for key, value in made_for.items() if value is not None},
-            "min_opset": self.min_opset,
-            "nodes": [n.to_json() for n in self.nodes],
-            "weights": [w.to_json() for w in self.weights],
-            "activations": [a.to_json() for a in self.activations],
-            "integer_bias": self.integer_bias,
-            "evened": self.factors_id,
-            **({"coverage": self.coverage} if self.coverage != "gain" else {}),
-            **({"qdq": asdict(self.qdq)} if self.qdq != QdqSettings() else {}),
-            **({"halves": [h.to_json() for h in self.halves]} if self.halves else {}),
-        }
+        plain = to_plain(self)
+        return {key: plain[key] for key in (*_FIRST, *plain) if key in plain}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Plan":
-        """Read what `to_json` wrote."""
-        return cls(
-            min_opset=plain["min_opset"],
-            nodes=tuple(NodePlan.from_json(n) for n in plain["nodes"]),
-            weights=tuple(WeightPlan.from_json(w) for w in plain["weights"]),
-            activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
-            integer_bias=plain.get("integer_bias", True),
-            factors_id=plain.get("evened", ""),
-            target=plain.get("target"),
-            output_format=Format(plain["output_format"]) if plain.get("output_format") else None,
-            block_format=BlockFormat(plain["block_format"]) if plain.get("block_format") else None,
-            coverage=plain.get("coverage", "gain"),
-            qdq=_qdq_settings(plain.get("qdq", {})),
-            halves=tuple(HalfPlan.from_json(half) for half in plain.get("halves", ())),
-        )
+        """Read what `to_json` wrote.
 
-
-def _qdq_settings(plain: dict[str, Any]) -> QdqSettings:
-    """Read what `asdict` wrote, and JSON made lists of."""
-    known = {f.name for f in fields(QdqSettings)}
-    if strange := sorted(plain.keys() - known):
-        raise UsageError(f"qdq has no '{strange[0]}': known are {', '.join(sorted(known))}")
-    axes = tuple((str(op_type), axis) for op_type, axis in plain.get("channel_axes", ()))
-    outputs = tuple(plain.get("float_outputs", ()))
-    return QdqSettings(**{**plain, "channel_axes": axes, "float_outputs": outputs})
+        Raises:
+            UsageError: An edit made it wrong; says where.
+        """
+        return from_plain(cls, plain)

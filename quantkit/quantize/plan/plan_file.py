@@ -3,21 +3,15 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
-
-import msgspec
+from typing import Any, NoReturn
 
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import replace_text
-from quantkit.quantize.plan.model import BlockFormat, Format, Mode, Plan
-from quantkit.settings import Coverage
+from quantkit.quantize.plan.model import Plan
 
 __all__ = ["FORMAT", "diff_plans", "read_plan", "write_plan"]
 
 FORMAT = "quantkit.plan.1"
-
-_LARGEST = 3.4028234e38  # of float32
-_Small = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -53,9 +47,8 @@ def read_plan(path: str | Path) -> Plan:
     if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
         raise UsageError(f"'{path}' is not a plan that this quantkit reads ('{FORMAT}').")
     try:
-        msgspec.convert(plain, _PlanFile)
         return Plan.from_json(plain)
-    except (msgspec.ValidationError, UsageError) as e:
+    except UsageError as e:
         raise UsageError(f"Plan '{path}' is wrong: {str(e).rstrip('.')}.") from e
 
 
@@ -70,104 +63,6 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
-
-
-class _Strict(msgspec.Struct, forbid_unknown_fields=True):
-    """What a part of the file must look like; `Plan.from_json` reads it."""
-
-
-class _NodeFile(_Strict):
-    node: str
-    op_type: str
-    mode: Mode
-    why: str
-    code: str = "other"
-    facts: dict[str, Any] = {}
-    float_output: bool = False
-    accuracy_level: Annotated[int, msgspec.Meta(ge=0, le=4)] = 0
-
-
-class _ConversionFile(_Strict):
-    dtype: str
-    scale: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
-    zero_point: _Small
-    readers: list[str] = []
-
-
-class _ActivationFile(_Strict):
-    tensor: str
-    dtype: str
-    scale: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
-    zero_point: _Small
-    why: str
-    code: str = "other"
-    facts: dict[str, Any] = {}
-    shares: str = ""
-    converted: _ConversionFile | None = None
-
-
-class _PerTensorFile(_Strict, tag_field="per", tag="tensor"):
-    pass
-
-
-class _PerAxisFile(_Strict, tag_field="per", tag="axis"):
-    axis: _Small
-
-
-class _PerBlockFile(_Strict, tag_field="per", tag="block"):
-    axis: _Small
-    size: _Small
-
-
-class _SpecFile(_Strict):
-    dtype: str
-    granularity: _PerTensorFile | _PerAxisFile | _PerBlockFile
-    symmetric: bool
-    reduced: bool
-    pair_axes: list[list[_Small]]
-    sum_axis: _Small | None
-    whole: bool = False
-    least: float = 0.0
-    scales: list[float] = []
-    zero_points: list[_Small] = []
-    pinned: bool = False
-
-
-class _BlocksFile(_Strict):
-    bits: Annotated[int, msgspec.Meta(ge=2, le=8)]
-    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
-    symmetric: bool
-    largest: Annotated[int, msgspec.Meta(ge=1, le=255)]
-
-
-class _WeightFile(_Strict):
-    tensor: str
-    spec: _SpecFile
-    transposed: bool
-    blocks: _BlocksFile | None = None
-
-
-class _HalfFile(_Strict):
-    tensor: str
-    dtype: Literal["float16", "bfloat16"]
-    why: str
-    code: str = "other"
-    facts: dict[str, Any] = {}
-
-
-class _PlanFile(_Strict):
-    min_opset: Annotated[int, msgspec.Meta(ge=1, le=1000)]
-    nodes: list[_NodeFile]
-    weights: list[_WeightFile]
-    activations: list[_ActivationFile] = []
-    integer_bias: bool = True
-    evened: str = ""
-    target: str | None = None
-    output_format: Format | None = None
-    block_format: BlockFormat | None = None
-    coverage: Coverage = "gain"
-    qdq: dict[str, Any] = {}
-    halves: list[_HalfFile] = []
 
 
 # What a plan lists, and what an entry is known by.

@@ -17,7 +17,7 @@ Solved codes lie in a folder, a file per weight: they are too many to be held, a
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ class CodesFolder(MutableMapping[str, BlockCodes]):
             zero=codes.zero,
             multiplier=codes.multiplier,
             scale=codes.scale,
-            grid=json.dumps(codes.grid.to_json()),
+            grid=json.dumps(asdict(codes.grid)),
         )
         temporary.replace(path)
         self._names[tensor] = None
