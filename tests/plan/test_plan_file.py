@@ -260,7 +260,7 @@ def test_scales_that_a_move_does_not_keep_are_refused_where_they_would_be_wrong(
         ('{"format": "quantkit.plan.1", "min_opset": "13", "nodes": [], "weights": []}', "got `str`"),
         ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [], "weights": [], "more": 1}', "more"),
         ('{"format": "quantkit.quantize.plan.0"}', "is not a plan that this quantkit reads"),
-        ('{"format": "quantkit.plan.1"}', "is wrong: Object missing required field `min_opset`"),
+        ('{"format": "quantkit.plan.1"}', "is wrong: Object missing required field `nodes`"),
         ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [{"mode": "fast"}]}', "is wrong"),
         (('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [], "weights": [], "activations": '
          '[{"tensor": "x", "dtype": "int9", "scale": 1, "zero_point": 0, "why": ""}]}'), "int9"),

@@ -17,29 +17,45 @@ __all__ = [
     "ARITHMETIC",
     "AVERAGES",
     "BIASED",
+    "BOUNDED",
+    "BOUNDS",
     "BROADCASTS",
     "BY_CONSTANT",
+    "CHANNEL_GAINS",
     "CLIPS",
     "COMPARES",
     "COMPUTES",
     "COPIES",
     "COVERED_SLOTS",
+    "DIVISORS",
     "EXTENTS",
     "FILL_SLOTS",
     "FIXED_RANGES",
     "FLOAT_PRODUCTS",
+    "FUSED_ACTIVATIONS",
+    "FUSED_PRODUCTS",
+    "JOINS_FACTORS",
     "KEEPS_FACTORS",
     "KEEPS_RANK",
     "LOOPS",
+    "LOUD_CHANNELS",
+    "MASKED",
     "MATRIX_PRODUCTS",
+    "MEANS",
+    "MOVED_AS_INTEGERS",
+    "MOVED_IN_PAIRS",
     "MOVES",
     "NAMED",
     "NORMALIZES",
+    "PASSED_BY_CONVERSIONS",
     "PRODUCTS",
     "REARRANGES",
     "SEEN_THROUGH",
     "SELECTS",
     "SHAPE_ARITHMETIC",
+    "SQUARES",
+    "TABLES",
+    "UNCOVERED",
     "Trait",
     "activation_slots",
     "having",
@@ -221,6 +237,70 @@ COVERED_SLOTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     dict.fromkeys(("Clip", "Dropout", "Resize", "Upsample"), (0,))
     | dict.fromkeys(BIASED | NORMALIZES, (0, 1))
 )
+
+
+# Conversions, and what holds graphs: never quantized as an operator.
+UNCOVERED = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
+
+# They look values up in a table.
+TABLES = frozenset({"Gather", "GatherElements"})
+
+# Movement that is quantized also where what it moves is not: between pairs, and as integers.
+MOVED_IN_PAIRS = frozenset({"Pad", "Split"})
+MOVED_AS_INTEGERS = frozenset({"Split"})
+
+# One operand may leave too few steps for the others.
+MASKED = frozenset({"Add", "Where"})
+
+# All they read has the same factors per channel.
+JOINS_FACTORS = frozenset({"Add", "Max", "Min"})
+
+# onnxruntime moves a DequantizeLinear behind the first, and takes the others away before.
+PASSED_BY_CONVERSIONS = MOVES | CLIPS | {"Concat", "Dropout"}
+
+# Normalizations with a gain per channel of the last axis, and what else is computed in float and has loud channels.
+CHANNEL_GAINS = frozenset({"LayerNormalization", "RMSNormalization"})
+LOUD_CHANNELS = CHANNEL_GAINS | {
+    *("BiasGelu", "FastGelu", "Gelu", "Mul", "QuickGelu", "SimplifiedLayerNormalization"),
+    *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+}
+
+# What onnxruntime fuses with an activation, and the product inside.
+FUSED_PRODUCTS: Mapping[str, str] = MappingProxyType({"FusedConv": "Conv", "FusedGemm": "Gemm"})
+
+_MOST = 3.4028234663852886e38  # of float32
+# What an activation of theirs takes, in the order of its parameters, with onnxruntime's defaults.
+FUSED_ACTIVATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "Relu": {},
+        "Sigmoid": {},
+        "Tanh": {},
+        "LeakyRelu": {"alpha": 0.01},
+        "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+        "Clip": {"min": -_MOST, "max": _MOST},
+    }
+)
+
+
+# Inputs of which 0 is no value.
+DIVISORS: Mapping[str, int] = MappingProxyType({"Div": 1, "Log": 0, "Reciprocal": 0})
+
+# Inputs that bound others: one that becomes infinite bounds as little as before.
+BOUNDS: Mapping[str, tuple[int, ...]] = MappingProxyType({"Clip": (1, 2)})
+
+# They square what they read.
+SQUARES = frozenset(
+    {
+        *("GlobalLpPool", "GroupNormalization", "InstanceNormalization", "LRN"),
+        *("LpNormalization", "LpPool", "MeanVarianceNormalization", "ReduceL2"),
+    }
+)
+
+# They add up what they read, and divide the sum.
+MEANS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+
+# What comes out does not grow with a constant that is added to what goes in.
+BOUNDED = FIXED_RANGES.keys() | FLOAT_PRODUCTS | NORMALIZES | {"Clip", "Erf", "Tanh"}
 
 
 def activation_slots(op_type: str, inputs: int, *, product: bool) -> range:

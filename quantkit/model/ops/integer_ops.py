@@ -18,6 +18,7 @@ __all__ = [
     "MICROSOFT",
     "QUANTIZED_PRODUCTS",
     "STATIC_OPS",
+    "TAKEN_ATTRIBUTES",
     "UNPACKS",
     "IntegerOp",
     "Operand",
@@ -208,6 +209,27 @@ UNPACKS = frozenset(
     {"Add", "BitShift", "Cast", "Mod", "Mul", "Reshape", "Slice", "Sub", "Transpose"}
 )
 """They put packed bits together when a file is loaded (`quantkit.quantize.emit.packed`)."""
+
+_WINDOW = frozenset({"auto_pad", "kernel_shape", "pads", "strides"})
+_NONE: frozenset[str] = frozenset()
+TAKEN_ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "Add": _NONE,
+        "AveragePool": _WINDOW | {"ceil_mode", "count_include_pad"},
+        "Concat": frozenset({"axis"}),
+        "Conv": _WINDOW | {"dilations", "group"},
+        "Gemm": frozenset({"transA", "transB"}),
+        "GlobalAveragePool": _NONE,
+        "HardSigmoid": _NONE,
+        "LeakyRelu": frozenset({"alpha"}),
+        "MatMul": _NONE,
+        "Mul": _NONE,
+        "Sigmoid": _NONE,
+        "Softmax": frozenset({"axis"}),
+        "Where": _NONE,
+    }
+)
+"""Operators that are written as QLinear operators, and the attributes that these take over."""
 
 _PREFIX = "QLinear"  # also of operators that newer runtimes have
 

@@ -183,10 +183,10 @@ class _Chooser(Selection):
         """Return the mode this node would have if it shared no weight with others."""
         why = self.against(node.name, node.op_type) or self._why_weights_stay(node)
         if why:
-            return _node_plan(node, Mode.FLOAT, why)
+            return NodePlan.of(node, Mode.FLOAT, why)
         against = self._against_kernel(node)
         if against:
-            return _node_plan(node, Mode.STORED, because(Why.BLOCKS_BECOME_FLOAT, because=against))
+            return NodePlan.of(node, Mode.STORED, because(Why.BLOCKS_BECOME_FLOAT, because=against))
         return self._in_blocks(node)
 
     def _in_blocks(self, node: Node) -> NodePlan:
@@ -194,16 +194,16 @@ class _Chooser(Selection):
         grid = self._grid(own, node)
         size = {"bits": grid.bits, "block": grid.size}
         if node.kernel is Kernel.LOOKUP:
-            return _node_plan(node, Mode.BLOCKS, because(Why.BLOCKS_LOOKED_UP, **size))
+            return NodePlan.of(node, Mode.BLOCKS, because(Why.BLOCKS_LOOKED_UP, **size))
         if self.options.format == "onnx":
-            return _node_plan(node, Mode.BLOCKS, because(Why.BLOCKS_DEQUANTIZED, **size))
+            return NodePlan.of(node, Mode.BLOCKS, because(Why.BLOCKS_DEQUANTIZED, **size))
         level, read = self.options.level, kernel_bits(grid.bits)
         slow = slow_path(read, grid.size, level)
         rounded = because(Why.ACTIVATIONS_ROUNDED) if level == _INTEGER_LEVEL else None
         why = because(Why.BLOCKS_FAST, **size, rounded=rounded)
         if slow:
             why = because(Why.BLOCKS_SLOW, **size, against=slow, rounded=rounded)
-        return replace(_node_plan(node, Mode.BLOCKS, why), accuracy_level=level)
+        return replace(NodePlan.of(node, Mode.BLOCKS, why), accuracy_level=level)
 
     def _against_kernel(self, node: Node) -> Reason | None:
         """Return why no kernel reads the blocks of a node's weight; None if one does."""
@@ -313,7 +313,3 @@ def _row_axis(node: Node, slot: int, weight: Weight) -> int:
     if node.kernel is Kernel.LOOKUP:
         return 0
     return node.channel_axis(slot, len(weight.shape))
-
-
-def _node_plan(node: Node, mode: Mode, reason: Reason) -> NodePlan:
-    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, reason=reason)

@@ -20,51 +20,49 @@ from quantkit.model.ops.float_ops import (
     CLIPS,
     COMPARES,
     COVERED_SLOTS,
+    MOVED_AS_INTEGERS,
+    MOVED_IN_PAIRS,
     NORMALIZES,
     PRODUCTS,
     SELECTS,
+    TABLES,
+    UNCOVERED,
 )
 from quantkit.model.ops.integer_ops import STATIC_OPS
 from quantkit.model.ops.view import Node, View, Weight, fills_in, has_vector_bias
 from quantkit.numerics.dtypes import INT8
 from quantkit.quantize.plan.dynamic import weight_plan
 from quantkit.quantize.plan.islands import form_obstacle, weight_obstacle
-from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
-from quantkit.quantize.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
+from quantkit.quantize.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan, WeightPlan
+from quantkit.quantize.plan.ranges import CoveredRanges, OpenCoveredRanges, Ranges, clips_alike
 from quantkit.quantize.plan.selection import Selection, near
+from quantkit.quantize.plan.sharing import Sharing, activation_plans
 from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
-from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
+from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QuantSpec
 
-__all__ = ["plan_all", "ranges_of_all"]
+__all__ = ["asked_by_all", "plan_all"]
 
 _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
-# They are conversions themselves, or hold graphs.
-_NEVER = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
-
-_TABLES = frozenset({"Gather", "GatherElements"})
-# Movement that is quantized also where what it moves is not, as pairs and as QLinear operators; and what is not computed in
-# integers for its own sake.
-_FREE = {False: frozenset({"Pad", "Split"}), True: frozenset({"Split"})}
+# What is not computed in integers for its own sake.
 _LATENT = COMPARES | {"GlobalAveragePool"}
 
 
 def plan_all(
-    view: View, observed: Mapping[str, tuple[float, float]], options: StaticSettings
+    view: View,
+    observed: Mapping[str, tuple[float, float]],
+    options: StaticSettings,
+    powers: Mapping[str, float],  # noqa: ARG001 - no Softmax is too coarse here
+    kept: Mapping[str, Kept],  # noqa: ARG001 - nothing is measured
 ) -> Plan:
-    """Decide how each node and tensor is quantized where all are to be.
-
-    Args:
-        view: The graph.
-        observed: Lower and upper end of each tensor that was calibrated.
-        options: What the user chose.
-    """
-    target = options.runs_on
-    ranges = Ranges(view, observed, options)
+    """Decide how each node and tensor is quantized where all are to be; arguments are those of `plan_static`."""
+    target, ranges = options.runs_on, CoveredRanges(view, observed, options)
     found = _Walk(view, ranges).walk()
-    activations = _activations(found, ranges, view)
-    nodes = _node_plans(found, view, {a.tensor: a for a in activations})
+    by_tensor = activation_plans(
+        ranges, found.quantized, found.moved, found.joined, found.constants
+    )
+    nodes, activations = _node_plans(found, view, by_tensor), tuple(by_tensor.values())
     weights = tuple(_weight_plans(found, view, ranges))
     static = any(node.mode is Mode.STATIC for node in nodes)
     types = [a.dtype for a in activations] + [w.spec.dtype for w in weights]
@@ -87,18 +85,15 @@ def plan_all(
     )
 
 
-def ranges_of_all(view: View, options: StaticSettings) -> tuple[str, ...]:
-    """Return the tensors to observe, so that `plan_all` finds every range that it asks for; in graph order.
+def asked_by_all(view: View, options: StaticSettings) -> Iterable[str]:
+    """Return the tensors whose range `plan_all` asks for.
 
     Args:
         view: The graph.
         options: What the user chose; rules about single nodes and tensors only ask for less.
     """
     most = replace(options, tensors=(), nodes=(), include=(), exclude=(), format="qdq")
-    ranges = OpenRanges(view, {}, most)
-    asked = _Walk(view, ranges).walk().asked
-    sources = (ranges.source(tensor) for tensor in asked)
-    return tuple(dict.fromkeys(source for source in sources if source is not None))
+    return _Walk(view, OpenCoveredRanges(view, {}, most)).walk().asked
 
 
 @dataclass(slots=True)
@@ -110,7 +105,7 @@ class _Found:
         floats: The nodes that are not, and why.
         absorbed: Relu and Clip whose work the quantization of their result does, and the node that makes it.
         quantized: Tensors that need a scale, in graph order.
-        moved: A tensor that has the numbers of another, which was moved into it.
+        moved: A tensor that has the numbers of the one that was moved into it.
         joined: What is put together with one scale for all: parts, and results.
         constants: Those that are quantized as weights are, with one scale.
         weights: The products that read a weight, by its name, with the input.
@@ -122,7 +117,7 @@ class _Found:
     floats: dict[int, Reason] = field(default_factory=dict)
     absorbed: dict[int, int] = field(default_factory=dict)
     quantized: dict[str, None] = field(default_factory=dict)
-    moved: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, tuple[str, ...]] = field(default_factory=dict)
     joined: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
     constants: set[str] = field(default_factory=set)
     weights: dict[str, list[Node]] = field(default_factory=dict)
@@ -174,7 +169,7 @@ class _Walk:
         """Return why a node is left alone, whatever its tensors are."""
         if node.in_subgraph:
             return because(Why.COVER_SUBGRAPH)
-        if node.op_type in _NEVER:
+        if node.op_type in UNCOVERED:
             return because(Why.CONVERTS)
         if node.domain and node.op_type not in self.named:
             return because(Why.NOT_STANDARD)
@@ -257,41 +252,46 @@ class _Walk:
     def _select(self, index: int, node: Node) -> Reason | None:
         """What comes out has the scale of what goes in, where it is among that."""
         source = node.inputs[0] if node.inputs else ""
-        if not self._is_float(source):
-            return because(Why.NO_FLOAT_TENSORS)
-        constant = node.op_type in _TABLES and source in self.view.constants
-        free = constant or node.op_type in _FREE[self.qlinear] or self.moves_all
-        if not free and source not in self.found.quantized:
-            return because(Why.MOVES_FLOAT)
-        reads = [source]
-        if node.op_type == "Pad" and len(node.inputs) > 2 and self._is_float(node.inputs[2]):
-            reads.append(node.inputs[2])
-        why = self._unknown(reads)
+        fill = node.inputs[2] if node.op_type == "Pad" and len(node.inputs) > 2 else ""
+        reads = [source, fill] if self._is_float(fill) else [source]
+        why = self._why_not_moved(node, source) or self._unknown(reads)
         if why:
             return why
-        results = self._results(node)
-        results = (
-            results
-            if node.op_type == "Split"
-            else results[:1]
-            if node.outputs[:1] == results[:1]
-            else ()
-        )
-        own = _adds_values(node, self.view) and not self.qlinear
-        kept = [name for name in results if not own and not self.ranges.is_ruled(name)]
+        results = self._selected(node)
         if self.qlinear and len(reads) > 1:
             return self._pad(index, reads, results)
         self._take(reads)
         self.found.static[index] = because(Why.ALL_QUANTIZED)
-        if node.op_type in self.qdq.float_outputs:
-            return None
+        if node.op_type not in self.qdq.float_outputs:
+            self._move(index, node, source, results)
+        return None
+
+    def _why_not_moved(self, node: Node, source: str) -> Reason | None:
+        """Return why what a node moves stays float."""
+        if not self._is_float(source):
+            return because(Why.NO_FLOAT_TENSORS)
+        constant = node.op_type in TABLES and source in self.view.constants
+        free = MOVED_AS_INTEGERS if self.qlinear else MOVED_IN_PAIRS
+        asked = constant or node.op_type in free or self.moves_all
+        return None if asked or source in self.found.quantized else because(Why.MOVES_FLOAT)
+
+    def _selected(self, node: Node) -> tuple[str, ...]:
+        """Return the results that are values that went in: of most operators the first."""
+        results = self._results(node)
+        if node.op_type == "Split":
+            return results
+        return results[:1] if node.outputs[:1] == results[:1] else ()
+
+    def _move(self, index: int, node: Node, source: str, results: tuple[str, ...]) -> None:
+        """Quantize what comes out: as what went in, or by a range of its own."""
+        own = _adds_values(node, self.view) and not self.qlinear
+        kept = [name for name in results if not own and not self.ranges.is_ruled(name)]
         others = [name for name in results if name not in kept and not self._unknown([name])]
         self._take([*kept, *others])
-        self.found.moved.update(dict.fromkeys(kept, source))
+        self.found.moved.update(dict.fromkeys(kept, (source,)))
         if kept:
             self.sharing.join([source], kept)
         self.found.made[index] = tuple(name for name in results if name in self.found.quantized)
-        return None
 
     def _pad(self, index: int, reads: list[str], results: tuple[str, ...]) -> Reason | None:
         """Among integers what is filled in has the scale of what it is put beside."""
@@ -413,34 +413,6 @@ def _without_qlinear_product(node: Node, view: View) -> Reason | None:
     return None
 
 
-def _activations(found: _Found, ranges: Ranges, view: View) -> tuple[ActivationPlan, ...]:
-    """Return scale and zero point of each quantized tensor; what was moved or joined has those of the others."""
-    # Anew: of what was joined at first, a clip may have taken some back.
-    sharing = Sharing(ranges)
-    for result, source in found.moved.items():
-        sharing.join([source], [result])
-    for parts, results in found.joined:
-        sharing.join(parts, results)
-    plans: dict[str, ActivationPlan] = {}
-    for tensor in found.quantized:
-        source = found.moved.get(tensor, "")
-        plan = sharing.plan(tensor)
-        if plan is None and source in plans:
-            read = plans[source].read_by(view.nodes[view.producer[tensor]].name)
-            plan = replace(read, tensor=tensor, reason=because(Why.SAME_AS, tensor=source))
-        if plan is None and tensor in found.constants:
-            plan = ranges.weight_plan(tensor)
-        plan = plan or ranges.plan(tensor)
-        assert plan is not None  # noqa: S101 - only known ranges are taken
-        first = sharing.first(tensor)
-        root = plans.get(first)
-        # What was converted before it was moved has the numbers of the conversion.
-        apart = root is not None and (root.dtype, root.scale) != (plan.dtype, plan.scale)
-        converted = ranges.conversion(tensor)
-        plans[tensor] = replace(plan, shares="" if apart else first, converted=converted)
-    return tuple(plans.values())
-
-
 def _node_plans(
     found: _Found, view: View, activations: Mapping[str, ActivationPlan]
 ) -> tuple[NodePlan, ...]:
@@ -458,11 +430,7 @@ def _node_plans(
             mode, why, made = Mode.STATIC, found.static[index], bool(found.made.get(index))
         if why is None:
             continue
-        plans.append(
-            NodePlan(
-                node=node.name, op_type=node.op_type, mode=mode, reason=why, float_output=not made
-            )
-        )
+        plans.append(NodePlan.of(node, mode, why, float_output=not made))
     return tuple(plans)
 
 
@@ -481,13 +449,7 @@ def _weight_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightP
         uses = tuple(use for use in weight.uses if use.slot == 1 and use.node in names)
         by_name = {node.name: node for node in nodes}
         static = {
-            n: NodePlan(
-                node=n,
-                op_type=by_name[n].op_type,
-                mode=Mode.STATIC,
-                reason=because(Why.ALL_QUANTIZED),
-            )
-            for n in names
+            n: NodePlan.of(by_name[n], Mode.STATIC, because(Why.ALL_QUANTIZED)) for n in names
         }
         channelwise = all(_has_channels(node, weight, options) for node in nodes)
         plan = weight_plan(
@@ -533,18 +495,9 @@ def _spec(
 ) -> QuantSpec:
     """Return how a weight is quantized where its type may be any; what a rule says of it is done as it says."""
     dtype = (rule and rule.int_type) or options.weight
-    granularity = spec.granularity
-    if rule is not None:
-        granularity = PerTensor() if rule.axis is None else PerAxis(rule.axis)
-        if rule.axis is not None and not -len(shape) <= rule.axis < len(shape):
-            raise UsageError(
-                f"The rule for '{rule.tensor}' names axis {rule.axis}, and it has {len(shape)} axes."
-            )
-    if isinstance(granularity, PerAxis) and shape[granularity.axis] == 1:
-        granularity = PerTensor()  # then its zero point may be anywhere
-    per_axis = isinstance(granularity, PerAxis)
+    granularity = _granularity(spec.granularity, shape, rule)
     asked = options.qdq.symmetric_weights
-    symmetric = per_axis or (dtype.signed if asked is None else asked)
+    symmetric = isinstance(granularity, PerAxis) or (dtype.signed if asked is None else asked)
     if rule is not None and rule.symmetric is not None:
         symmetric = rule.symmetric
     reduced = rule is not None and rule.reduced
@@ -567,6 +520,21 @@ def _spec(
         zero_points=numbers[1],
         pinned=rule is not None,
     )
+
+
+def _granularity(
+    usual: Granularity, shape: tuple[int, ...], rule: TensorRule | None
+) -> Granularity:
+    """Return what shares a scale, by what a rule says of the tensor."""
+    if rule is not None:
+        if rule.axis is not None and not -len(shape) <= rule.axis < len(shape):
+            raise UsageError(
+                f"The rule for '{rule.tensor}' names axis {rule.axis}, and it has {len(shape)} axes."
+            )
+        usual = PerTensor() if rule.axis is None else PerAxis(rule.axis)
+    # With a single channel its zero point may be anywhere.
+    single = isinstance(usual, PerAxis) and shape[usual.axis] == 1
+    return PerTensor() if single else usual
 
 
 def _bias_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightPlan]:

@@ -218,24 +218,24 @@ class _Chooser(Selection):
             return self.decided[node.name]
         why = self._left_alone(node)
         if not why and self._multiplies_activations(node):
-            return _node_plan(node, Mode.INTEGER, because(Why.BOTH_DYNAMIC))
+            return NodePlan.of(node, Mode.INTEGER, because(Why.BOTH_DYNAMIC))
         why = why or self._why_weights_stay(node)
         if why:
-            return _node_plan(node, Mode.FLOAT, why)
+            return NodePlan.of(node, Mode.FLOAT, why)
         why = self._why_not_integer(node)
         asked = self.options.covers_all or node.name in self.include
         if why or not asked:
             small = self._too_small(node)
             if small:
-                return _node_plan(node, Mode.FLOAT, small)
+                return NodePlan.of(node, Mode.FLOAT, small)
         if why:
-            return _node_plan(node, Mode.STORED, because(Why.STORED_8_BITS, because=why))
+            return NodePlan.of(node, Mode.STORED, because(Why.STORED_8_BITS, because=why))
         kernel = node.kernel.value
         against = self._why_no_gain(node) if self.options.covers_all else None
         how = because(Why.RUNS_AS, kernel=kernel)
         if against is not None:
             how = because(Why.RUNS_AS_REQUESTED, kernel=kernel, against=against)
-        return _node_plan(node, Mode.INTEGER, how)
+        return NodePlan.of(node, Mode.INTEGER, how)
 
     def is_quantized(self, weight: Weight, chosen: Mapping[str, NodePlan]) -> bool:
         """Say whether every reader of the weight can take it as integers, or has to."""
@@ -318,10 +318,6 @@ class _Chooser(Selection):
         if self.options.per_channel:
             channels = weight.shape[node.channel_axis(slot, len(weight.shape))]
         return 3 * weight.size > 8 * channels + _STORED_OVERHEAD
-
-
-def _node_plan(node: Node, mode: Mode, reason: Reason) -> NodePlan:
-    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, reason=reason)
 
 
 def take_back(

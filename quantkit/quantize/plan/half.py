@@ -14,12 +14,11 @@ In arithmetic (`compute`): see `quantkit.quantize.plan.half_nodes`. What float16
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from quantkit.model.ops.float_ops import BOUNDS, DIVISORS
 from quantkit.model.ops.view import FloatConstant, HalfView, Node
 from quantkit.numbers import human
 from quantkit.numerics.half import LARGEST, HalfLoss
 from quantkit.quantize.plan.half_nodes import (
-    BOUNDS,
-    DIVISORS,
     Ranges,
     Uses,
     beyond,
@@ -28,7 +27,7 @@ from quantkit.quantize.plan.half_nodes import (
     reads_half,
     uses_of,
 )
-from quantkit.quantize.plan.model import HalfPlan, Mode, NodePlan, Plan
+from quantkit.quantize.plan.model import HalfPlan, HalfType, Mode, NodePlan, Plan
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.reasons import Reason, Why, because
 from quantkit.settings import Float16Settings
@@ -140,7 +139,7 @@ class _Decided:
     gaining: frozenset[str]
     nodes: Mapping[str, Reason | None]
 
-    def stored(self, dtype: str) -> Iterator[HalfPlan]:
+    def stored(self, dtype: HalfType) -> Iterator[HalfPlan]:
         """Yield the initializers that have 16 bits."""
         for constant in self.half.constants.values():
             name = constant.tensor
@@ -157,20 +156,15 @@ class _Decided:
         """Return what is said of a node; None if it has no weights worth a word and could not compute in float16."""
         why = self.nodes.get(node.name)
         if is_half(node, self.nodes):
-            fits = because(Why.HALF_FITS)
-            return NodePlan(node=node.name, op_type=node.op_type, mode=Mode.HALF, reason=fits)
+            return NodePlan.of(node, Mode.HALF, because(Why.HALF_FITS))
         held = [self.half.constants[name] for name in node.inputs if name in self.half.constants]
         held = [constant for constant in held if constant.tensor in self.gaining]
         if why is None and not held:
             return None
         stored = any(constant.tensor in halves for constant in held)
         kept = [self.kept[c.tensor] for c in held if c.tensor in self.kept]
-        return NodePlan(
-            node=node.name,
-            op_type=node.op_type,
-            mode=Mode.STORED if stored else Mode.FLOAT,
-            reason=why or next(iter(kept), because(Why.HALF_IN_FILE)),
-        )
+        reason = why or next(iter(kept), because(Why.HALF_IN_FILE))
+        return NodePlan.of(node, Mode.STORED if stored else Mode.FLOAT, reason)
 
 
 def _ports(half: HalfView, settings: Float16Settings, ranges: Ranges | None) -> Iterator[HalfPlan]:

@@ -15,28 +15,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
-from quantkit.model.ops.float_ops import FIXED_RANGES, FLOAT_PRODUCTS, NORMALIZES
+from quantkit.model.ops.float_ops import BOUNDED, DIVISORS, FLOAT_PRODUCTS, MEANS, SQUARES
 from quantkit.model.ops.view import HalfSlots, HalfView, Node, View
 from quantkit.numerics.half import LARGEST, LEAST_NORMAL
+from quantkit.quantize.groups import Groups
 from quantkit.reasons import Reason, Why, because
 
-__all__ = ["BOUNDS", "DIVISORS", "Ranges", "Uses", "beyond", "computed", "is_half", "reads_half"]
-__all__ += ["uses_of"]
+__all__ = ["Ranges", "Uses", "beyond", "computed", "is_half", "reads_half", "uses_of"]
 
 Ranges = Mapping[str, tuple[float, float]]
 Uses = Mapping[str, list[tuple[Node, int]]]
 
-DIVISORS = {"Div": 1, "Log": 0, "Reciprocal": 0}
-"""Inputs of which 0 is no value, by operator."""
-
-BOUNDS = {"Clip": (1, 2)}
-"""Inputs that bound others: one that becomes infinite bounds as little as before."""
-
 _ROOM = 2.0  # other samples may hold values that are so many times as large as those that were seen
-_SQUARES = frozenset({"GlobalLpPool", "LRN", "LpNormalization", "LpPool", "ReduceL2"})
-_SQUARES |= {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
-_MEANS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
-_BOUNDED = FIXED_RANGES.keys() | FLOAT_PRODUCTS | NORMALIZES | {"Clip", "Erf", "Tanh"}
 
 
 def uses_of(view: View) -> Uses:
@@ -115,7 +105,7 @@ def _forward(against: "_Obstacles") -> dict[str, Reason | None]:
         large = {name for name in node.inputs if name in huge or against.overflows(name)}
         if not why and large:
             why = because(Why.HALF_BY_CONSTANT, limit=LARGEST, tensor=min(large))
-        if why and large and node.op_type not in _BOUNDED:
+        if why and large and node.op_type not in BOUNDED:
             huge.update(filter(None, node.outputs))
         found[node.name] = why or _why_read(node, half, found)
     return found
@@ -145,7 +135,7 @@ def _with_products(
     half: HalfView, uses: Uses, found: dict[str, Reason | None]
 ) -> dict[str, Reason | None]:
     """Take back nodes that are connected with no product, through values in float16."""
-    groups = _Groups()
+    groups = Groups()
     halves = [node for node in half.view.nodes if is_half(node, found)]
     for node in halves:
         for slot in half.slots[node.name].outputs:
@@ -207,10 +197,10 @@ class _Obstacles:
             return None
         read = {slot: self.ranges.get(node.inputs[slot], (0.0, 0.0)) for slot in slots.inputs}
         largest = max((abs(end) for ends in read.values() for end in ends), default=0.0)
-        if node.op_type in _SQUARES and largest * _ROOM > sqrt(LARGEST):
+        if node.op_type in SQUARES and largest * _ROOM > sqrt(LARGEST):
             return because(Why.HALF_SQUARES, limit=LARGEST, most=float(largest))
         count = self.half.sums.get(node.name, 1)
-        made = self.ranges.get(node.outputs[0], (0.0, 0.0)) if node.op_type in _MEANS else (0.0,)
+        made = self.ranges.get(node.outputs[0], (0.0, 0.0)) if node.op_type in MEANS else (0.0,)
         total = max(map(abs, made)) * count
         if total * _ROOM > LARGEST:
             return because(Why.HALF_SUMS, limit=LARGEST, count=count, most=float(total))
@@ -230,23 +220,3 @@ def _moves_batch(node: Node) -> bool:
     return (
         node.op_type == "Transpose" and isinstance(perm, tuple) and perm[2:] != () and perm[0] != 0
     )
-
-
-class _Groups:
-    """Names that belong together."""
-
-    def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
-
-    def root(self, name: str) -> str:
-        """Return the name that stands for its group."""
-        path = []
-        while (parent := self._parent.get(name, name)) != name:
-            path.append(name)
-            name = parent
-        self._parent.update(dict.fromkeys(path, name))
-        return name
-
-    def join(self, one: str, other: str) -> None:
-        """Let two groups be one."""
-        self._parent[self.root(one)] = self.root(other)

@@ -18,14 +18,13 @@ front and leaves no node in integers that only floats read.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from quantkit.model.ops.float_ops import activation_slots
+from quantkit.model.ops.float_ops import MASKED, activation_slots
 from quantkit.model.ops.view import Node, View, Weight, clip_bounds, fills_in
-from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges, Sharing
+from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges
+from quantkit.quantize.plan.sharing import Sharing
 from quantkit.reasons import Reason, Why, because
 
 __all__ = ["Islands", "Rules", "find_islands", "form_obstacle", "weight_obstacle"]
-
-_SUMS = frozenset({"Add", "Where"})
 
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
 _COARSE = 25.0  # dB
@@ -240,7 +239,7 @@ class _Finder:
         """Say which constant leaves too few integers for what it is added to, as the mask of an attention does."""
         constants = [v for v in inputs if v in self.view.constants]
         result = self.ranges.plan(results[0])
-        if node.op_type not in _SUMS or not constants or result is None:
+        if node.op_type not in MASKED or not constants or result is None:
             return None
         for value in inputs:
             known = self.ranges.of(value)

@@ -2,12 +2,13 @@
 
 In this order: what the user says, what the operator's formula says (a Softmax lies in [0, 1]) unless far less was
 observed, what was observed, and for data movement the range of what is moved. Where several tensors are moved into one,
-as by a Concat, all have one scale, for the hull of their ranges (`Sharing`).
+as by a Concat, all have one scale, for the hull of their ranges (`quantkit.quantize.plan.sharing`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, sqrt
+from math import isfinite, sqrt
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,10 +26,11 @@ from quantkit.targets import Target
 
 __all__ = [
     "FEWEST_STEPS",
+    "CoveredRanges",
     "KnownRange",
+    "OpenCoveredRanges",
     "OpenRanges",
     "Ranges",
-    "Sharing",
     "clips_alike",
 ]
 
@@ -72,6 +74,9 @@ class Ranges:
     _dtype: IntType = field(init=False)
     _symmetric: bool = field(init=False)
     _known: dict[str, KnownRange | None] = field(init=False, default_factory=dict)
+
+    whole_grids: ClassVar[bool] = False
+    """Symmetric ranges of any type are spread over all integers (`quantkit.numerics.affine`)."""
 
     def __post_init__(self) -> None:
         names = frozenset(self.view.producer) | frozenset(self.view.readers)
@@ -127,7 +132,7 @@ class Ranges:
         if fixed is not None:
             return fixed, None
         if tensor in self.observed:
-            return self._cut(tensor, self._seen(maker, *self.observed[tensor])), None
+            return self._seen(tensor, maker, *self.observed[tensor]), None
         ends = self._ends(tensor)
         if ends is not None:
             finite = isfinite(ends[0]) and isfinite(ends[1])
@@ -136,14 +141,11 @@ class Ranges:
         return None, _moved_from(maker, self.view.constants)
 
     def _ends(self, tensor: str) -> tuple[float, float] | None:
-        """Return the ends of a constant that was looked into; where all is quantized, also of a large one."""
+        """Return the ends of a constant that was looked into."""
         constant = self.view.constants.get(tensor)
         if constant is not None and constant.low is not None and constant.high is not None:
             return constant.low, constant.high
-        weight = self.view.weights.get(tensor) if self.options.covers_all else None
-        if constant is None or weight is None or weight.low is None or weight.high is None:
-            return None
-        return weight.low, weight.high
+        return None
 
     def source(self, tensor: str) -> str | None:
         """Return the tensor that must be observed for the range of this one; None if constants tell it."""
@@ -164,8 +166,6 @@ class Ranges:
             return None
         seen = self.observed.get(tensor, bounds)
         free = maker.op_type not in self._target.fixed_outputs
-        if free and self.options.covers_all and maker.op_type != "Softmax" and seen is not bounds:
-            return None  # what was observed, as it is asked for
         wraps = maker.op_type == "Softmax" and self._target.has_qlinear
         least = self._least_end(tensor, seen) if wraps else 0.0
         if free and 0 < seen[1] < _FAR_BELOW * bounds[1] and least < bounds[1]:
@@ -181,33 +181,20 @@ class Ranges:
         """
         return _NO_WRAP * (sqrt(self.powers[tensor]) if tensor in self.powers else seen[1])
 
-    def _seen(self, maker: Node | None, low: float, high: float) -> KnownRange | None:
+    def _seen(
+        self,
+        tensor: str,  # noqa: ARG002 - who reads it counts where all is quantized
+        maker: Node | None,
+        low: float,
+        high: float,
+    ) -> KnownRange | None:
         """Return what was observed, within the bounds of a Clip; None if NaN or infinity was."""
         if not (isfinite(low) and isfinite(high)):
             return None
         bounds = None if maker is None else clip_bounds(maker, self.view.constants)
-        if (
-            bounds is not None
-            and low == high == 0
-            and self.options.covers_all
-            and isfinite(sum(bounds))
-        ):
-            return KnownRange(min(bounds[0], 0.0), max(bounds[1], 0.0), because(Why.ONLY_ZERO))
         if bounds is not None:
             low, high = max(low, bounds[0]), min(high, bounds[1])
         return KnownRange(low, high, because(Why.OBSERVED))
-
-    def _cut(self, tensor: str, seen: KnownRange | None) -> KnownRange | None:
-        """Return the range within the bounds of the one Relu or Clip that reads a tensor, where all is quantized.
-
-        What lies beyond is clipped in any case, and would cost steps. Elsewhere such a tensor is not quantized.
-        """
-        index = self.view.only_reader(tensor) if self.options.covers_all else None
-        bounds = None if index is None else clip_bounds(self.view.nodes[index], self.view.constants)
-        if seen is None or bounds is None:
-            return seen
-        low, high = max(seen.low, min(bounds[0], 0.0)), min(seen.high, max(bounds[1], 0.0))
-        return KnownRange(low, high, seen.source) if low < high else seen
 
     def sqnr(self, tensor: str) -> float | None:
         """Return how many dB the steps of a tensor lie below its values; None if their power is not known."""
@@ -278,9 +265,6 @@ class Ranges:
         """Return scale and zero point of a range, as settings about all tensors want them."""
         qdq, low, high = self.options.qdq, min(found.low, 0.0), max(found.high, 0.0)
         high = max(high, low + (qdq.min_range or 0.0))
-        qmin, whole = dtype.qmin, self.options.covers_all
-        if whole and symmetric and dtype.signed and dtype.bits >= 8:
-            qmin = -dtype.qmax  # as many on either side
         if qdq.restricted_zero_points and dtype is UINT8 and not symmetric and low < 0:
             # Zero in the middle, and either side must hold its end: there is one integer more below.
             middle = (dtype.qmax + 1) // 2
@@ -289,12 +273,80 @@ class Ranges:
         affine = affine_from_range(
             np.asarray([low]),
             np.asarray([high]),
-            qmin=qmin,
+            qmin=self._least_integer(dtype, symmetric=symmetric),
             qmax=dtype.qmax,
             symmetric=symmetric,
-            whole=whole,
+            whole=self.whole_grids,
         )
         return float(affine.scale[0]), int(affine.zero_point[0])
+
+    def _least_integer(self, dtype: IntType, *, symmetric: bool) -> int:  # noqa: ARG002 - others do
+        """Return the smallest integer that a tensor may have."""
+        return dtype.qmin
+
+    def finished(
+        self,
+        plan: ActivationPlan,
+        root: ActivationPlan | None,  # noqa: ARG002 - others do
+        first: str,  # noqa: ARG002 - others do
+    ) -> ActivationPlan:
+        """Return a plan with what depends on the tensor `first` that it shares its scale with, planned as `root`."""
+        return plan
+
+
+class CoveredRanges(Ranges):
+    """Ranges where every tensor is quantized, and observed values count as they are."""
+
+    __slots__ = ()
+
+    whole_grids = True
+
+    def _ends(self, tensor: str) -> tuple[float, float] | None:
+        """Return the ends of a constant, also of a large one."""
+        weight = self.view.weights.get(tensor)
+        ends = super()._ends(tensor)
+        if ends or tensor not in self.view.constants or weight is None:
+            return ends
+        return None if weight.low is None or weight.high is None else (weight.low, weight.high)
+
+    def _fixed(self, maker: Node, tensor: str) -> KnownRange | None:
+        free = maker.op_type not in self._target.fixed_outputs
+        if free and maker.op_type != "Softmax" and tensor in self.observed:
+            return None  # what was observed, as it is asked for
+        return super()._fixed(maker, tensor)
+
+    def _seen(self, tensor: str, maker: Node | None, low: float, high: float) -> KnownRange | None:
+        bounds = None if maker is None else clip_bounds(maker, self.view.constants)
+        if bounds is not None and low == high == 0 and isfinite(sum(bounds)):
+            only_zero = because(Why.ONLY_ZERO)
+            seen = KnownRange(min(bounds[0], 0.0), max(bounds[1], 0.0), only_zero)
+            return self._cut(tensor, seen)
+        return self._cut(tensor, super()._seen(tensor, maker, low, high))
+
+    def _cut(self, tensor: str, seen: KnownRange | None) -> KnownRange | None:
+        """Return the range within the bounds of the one Relu or Clip that reads a tensor.
+
+        What lies beyond is clipped in any case, and would cost steps. Elsewhere such a tensor is not quantized.
+        """
+        index = self.view.only_reader(tensor)
+        bounds = None if index is None else clip_bounds(self.view.nodes[index], self.view.constants)
+        if seen is None or bounds is None:
+            return seen
+        low, high = max(seen.low, min(bounds[0], 0.0)), min(seen.high, max(bounds[1], 0.0))
+        return KnownRange(low, high, seen.source) if low < high else seen
+
+    def _least_integer(self, dtype: IntType, *, symmetric: bool) -> int:
+        # Symmetric ranges have as many integers on either side.
+        return -dtype.qmax if symmetric and dtype.signed and dtype.bits >= 8 else dtype.qmin
+
+    def finished(
+        self, plan: ActivationPlan, root: ActivationPlan | None, first: str
+    ) -> ActivationPlan:
+        """Return a plan that knows whose numbers it shares in the file, and in which others some nodes read it."""
+        # What was converted before it was moved has the numbers of the conversion.
+        apart = root is not None and (root.dtype, root.scale) != (plan.dtype, plan.scale)
+        converted = self.conversion(plan.tensor)
+        return replace(plan, shares="" if apart else first, converted=converted)
 
 
 class OpenRanges(Ranges):
@@ -310,129 +362,10 @@ class OpenRanges(Ranges):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Tensors that share one scale.
+class OpenCoveredRanges(OpenRanges, CoveredRanges):
+    """The same, where every tensor is quantized."""
 
-    Attributes:
-        low: The lower end of the hull of their ranges.
-        high: The upper end.
-        first: The first tensor in it.
-        several: Whether they come from more than one; else all have the range of the first.
-        fixed: One whose range its formula gives, and the target wants so; "" if there is none.
-        narrow: Width and name of the narrowest one that is also read by others than what moves it.
-    """
-
-    low: float
-    high: float
-    first: str
-    several: bool = False
-    fixed: str = ""
-    narrow: tuple[float, str] = (inf, "")
-
-    @property
-    def range(self) -> KnownRange:
-        """The hull, which all of them have."""
-        return KnownRange(self.low, self.high, because(Why.JOINED))
-
-
-class Sharing:
-    """Which tensors share one scale, because integers are moved between them as they are.
-
-    A scale that is shared costs nothing where only the result is read: its reader would have rounded to the same
-    steps. It does cost where one of the parts is read by others, too.
-    """
-
-    __slots__ = ("_groups", "_parents", "_ranges")
-
-    def __init__(self, ranges: Ranges) -> None:
-        self._ranges = ranges
-        self._parents: dict[str, str] = {}
-        self._groups: dict[str, _Group] = {}
-
-    def against(self, sources: Iterable[str]) -> Reason | None:
-        """Return why these tensors, whose ranges are known, cannot share one scale; None if they can."""
-        groups = self._groups_of(sources)
-        if len(groups) == 1:
-            return None
-        whole = _merged(groups)
-        for group in groups:
-            if self._ranges.dtype(group.first) != self._ranges.dtype(whole.first):
-                return because(Why.JOINS_TYPES, first=whole.first, tensor=group.first)
-            if group.fixed and (group.low, group.high) != (whole.low, whole.high):
-                return because(Why.JOINS_FIXED, tensor=group.fixed)
-        width, name = whole.narrow
-        shared = self._ranges.plan(whole.first, whole.range)
-        if shared is not None and width < FEWEST_STEPS * shared.scale:
-            return because(Why.JOINS_COARSE, tensor=name)
-        return None
-
-    def join(self, sources: Iterable[str], results: Iterable[str]) -> None:
-        """Let what is moved, and what it is moved to, share one scale from now on."""
-        groups = self._groups_of(sources)
-        whole = _merged(groups)
-        for group in groups:
-            self._parents[group.first] = whole.first
-        self._parents.update(dict.fromkeys(results, whole.first))
-        self._groups[whole.first] = whole
-
-    def plan(self, tensor: str) -> ActivationPlan | None:
-        """Return the scale that a tensor shares with others of other ranges; None if there are none."""
-        group = self._groups.get(self._root(tensor))
-        if group is None or not group.several:
-            return None
-        plan = self._ranges.plan(group.first, group.range)
-        return None if plan is None else replace(plan, tensor=tensor)
-
-    def first(self, tensor: str) -> str:
-        """Return the first of the tensors that a tensor shares its scale with; "" for itself."""
-        root = self._root(tensor)
-        return "" if root == tensor else root
-
-    def _groups_of(self, sources: Iterable[str]) -> list[_Group]:
-        """Return the groups of what is moved, each once; a tensor that is in none begins one."""
-        found: dict[str, _Group] = {}
-        for source in sources:
-            root = self._root(source)
-            if root not in self._groups:
-                self._groups[root] = self._alone(root)
-            group = self._groups[root] = _with_reader(self._groups[root], source, self._ranges)
-            found[root] = group
-        return list(found.values())
-
-    def _alone(self, tensor: str) -> _Group:
-        known, maker = self._ranges.of(tensor), self._ranges.view.maker(tensor)
-        low, high = (known.low, known.high) if known is not None else (0.0, 0.0)
-        fixed = maker is not None and maker.op_type in self._ranges.options.runs_on.fixed_outputs
-        return _Group(low, high, tensor, fixed=tensor if fixed else "")
-
-    def _root(self, tensor: str) -> str:
-        root = tensor
-        while (parent := self._parents.get(root, root)) != root:
-            root = parent
-        while self._parents.get(tensor, root) != root:  # next time it is one step
-            self._parents[tensor], tensor = root, self._parents[tensor]
-        return root
-
-
-def _with_reader(group: _Group, tensor: str, ranges: Ranges) -> _Group:
-    """Return the group of a tensor that is moved, knowing how narrow it is if something else reads it as well."""
-    view, known = ranges.view, ranges.of(tensor)
-    others = len(set(view.readers.get(tensor, ()))) > 1 or tensor in view.outputs
-    if not others or known is None:
-        return group
-    return replace(group, narrow=min(group.narrow, (known.high - known.low, tensor)))
-
-
-def _merged(groups: list[_Group]) -> _Group:
-    return _Group(
-        low=min(g.low for g in groups),
-        high=max(g.high for g in groups),
-        first=groups[0].first,
-        several=len(groups) > 1 or groups[0].several,
-        fixed=next((g.fixed for g in groups if g.fixed), ""),
-        narrow=min(g.narrow for g in groups),
-    )
+    __slots__ = ()
 
 
 def _only(rule: TensorRule, dtype: IntType) -> tuple[float, int]:

@@ -13,9 +13,8 @@ Each is faster in float, too: onnxruntime's PRelu decides value by value, and ta
 Which operators these are is said by the target (`Target.decomposed`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,11 @@ def decompose(model: ir.Model, op_types: Collection[str]) -> int:
     """
     found = [n for n in nodes_of(model) if n.op_type in op_types and not n.domain]
     canvas = Canvas(model) if found else None
-    return sum(_RULES[node.op_type](canvas, node) for node in found if canvas is not None)
+    return sum(_decomposed(canvas, node) for node in found if canvas is not None)
+
+
+def _decomposed(canvas: Canvas, node: ir.Node) -> bool:
+    return _prelu(canvas, node) if node.op_type == "PRelu" else _hard_swish(canvas, node)
 
 
 def _prelu(canvas: Canvas, node: ir.Node) -> bool:
@@ -71,11 +74,6 @@ def _hard_swish(canvas: Canvas, node: ir.Node) -> bool:
     gate = _put(canvas, node, "HardSigmoid", [x], {"alpha": _ALPHA, "beta": _BETA})
     _replace(canvas, node, "Mul", [x, gate])
     return True
-
-
-_RULES: Mapping[str, Callable[[Canvas, ir.Node], bool]] = MappingProxyType(
-    {"HardSwish": _hard_swish, "PRelu": _prelu}
-)
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -21,7 +21,7 @@ seen to reach c, nothing is known of what lies beyond, and the group is left alo
 values that their integers are exact, factors are powers of two, which keep that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
@@ -33,16 +33,16 @@ from numpy.typing import NDArray
 from quantkit.calibration.requests import ExtremesOf, Request
 from quantkit.model.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.model.graph.products import Product
-from quantkit.model.ops.float_ops import CLIPS, KEEPS_FACTORS
+from quantkit.model.ops.float_ops import CLIPS, JOINS_FACTORS, KEEPS_FACTORS
 from quantkit.model.ops.view import Node, View, clip_bounds
 from quantkit.numerics.grids import lossless_rows
+from quantkit.quantize.groups import Groups
 
 __all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
 
 _MARGIN = 1.25  # of what a clipped channel was seen to reach
 _SMALLEST = 1 / 8  # factor: a channel that is hardly ever on is not blown up without end
 _CHANNELS = 1  # axis of activations
-_JOINS = frozenset({"Add", "Max", "Min"})  # of tensors with the same factors
 
 _SPATIAL = 3  # axes of channels, height and width
 
@@ -76,7 +76,7 @@ class _Grouping:
     def __init__(self, view: View, products: Iterable[Product]) -> None:
         self.view = view
         self.products = {p.node: p for p in products if not p.repeated}
-        self.parent: dict[str, str] = {}
+        self.groups = Groups()
         self.unscalable: set[str] = set()
         self.clipped: dict[str, float] = {}
         self.added: set[str] = set()
@@ -86,24 +86,28 @@ class _Grouping:
         for node in self.view.nodes:
             self._join_channels(node)
         groups: dict[str, Group] = {}
-        for tensor in self.parent:
-            group = groups.setdefault(self._root(tensor), Group())
+        for tensor in self.groups:
+            group = groups.setdefault(self.groups.root(tensor), Group())
             (group.before if tensor in self.before else group.tensors).append(tensor)
         # Three reasons against a group, all found after joining, since a group may grow until the last node: a tensor
         # in it cannot be scaled; one is an output of the model, whose values users see; it holds a Clip and an Add:
         # the magnitude of a sum says nothing about how near the clipped operand came to its bound. Without a maker or
         # without a reader there is nobody to take the factors.
-        bad = {self._root(t) for t in self.unscalable | (self.view.outputs & self.parent.keys())}
-        bad |= {self._root(t) for t in self.clipped} & {self._root(t) for t in self.added}
+        bad = {
+            self.groups.root(t) for t in self.unscalable | (self.view.outputs & set(self.groups))
+        }
+        bad |= {self.groups.root(t) for t in self.clipped} & {
+            self.groups.root(t) for t in self.added
+        }
         for node in self.view.nodes:
             product = self.products.get(node.name)
             if product is None:
                 continue
-            groups[self._root(node.outputs[0])].makers.append(product)
-            if product.reads in self.parent:
-                groups[self._root(product.reads)].readers.append(product)
+            groups[self.groups.root(node.outputs[0])].makers.append(product)
+            if product.reads in self.groups:
+                groups[self.groups.root(product.reads)].readers.append(product)
         for tensor, bound in self.clipped.items():
-            group = groups[self._root(tensor)]
+            group = groups[self.groups.root(tensor)]
             group.bound = min(group.bound, bound)
         return [g for r, g in groups.items() if r not in bad and g.makers and g.readers]
 
@@ -119,28 +123,39 @@ class _Grouping:
         if product is not None:
             self._take_product(node, product)
             return
-        bounds = clip_bounds(node, self.view.constants)
-        through = node.op_type in KEEPS_FACTORS and not node.domain
-        if node.op_type in CLIPS and (bounds is None or bounds[0] != 0):
-            through = False
-        one = through and node.op_type not in _JOINS  # a Clip has bounds besides
-        read = node.inputs[:1] if one else node.inputs
+        read = self._passed(node)
+        if not read:
+            self.unscalable.update(v for v in node.inputs if v in self.groups)
+            return
+        # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
+        result, bounds = node.outputs[0], clip_bounds(node, self.view.constants)
+        for value in read:
+            self.groups.join(value, result)
+        if bounds is not None:
+            self.before.update(read)
+        if bounds is not None and isfinite(bounds[1]):
+            self.clipped[result] = bounds[1]
+        if node.op_type in JOINS_FACTORS:
+            self.added.add(result)
+
+    def _passed(self, node: Node) -> Sequence[str]:
+        """Return the inputs whose factors come out of a node as they are; none if it lets none through."""
         if node.op_type == "Mul" and (scaled := self._scaled(node)):
-            through, read = True, (scaled,)
-        known = [v for v in read if v in self.parent]
-        if through and known and len(known) == len(read) and len(set(read)) == len(read):
-            for value in known:
-                self._join(value, node.outputs[0])
-            if bounds is not None:
-                self.before.update(known)
-            if bounds is not None and isfinite(bounds[1]):
-                self.clipped[node.outputs[0]] = bounds[1]
-            if node.op_type in _JOINS:
-                self.added.add(node.outputs[0])
-            # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
+            read: Sequence[str] = (scaled,)
+        elif self._keeps_factors(node):
+            read = (
+                node.inputs if node.op_type in JOINS_FACTORS else node.inputs[:1]
+            )  # others are bounds
         else:
-            self.unscalable.update(known)
-            self.unscalable.update(v for v in node.inputs if v in self.parent)
+            return ()
+        whole = len(set(read)) == len(read) and all(v in self.groups for v in read)
+        return read if whole else ()
+
+    def _keeps_factors(self, node: Node) -> bool:
+        if node.domain or node.op_type not in KEEPS_FACTORS:
+            return False
+        bounds = clip_bounds(node, self.view.constants)
+        return node.op_type not in CLIPS or (bounds is not None and bounds[0] == 0)
 
     def _scaled(self, node: Node) -> str:
         """Return what a node multiplies by a constant, which leaves factors as they are; "" if it does something else."""
@@ -153,12 +168,12 @@ class _Grouping:
 
     def _take_product(self, node: Node, product: Product) -> None:
         for slot, value in enumerate(node.inputs):
-            if slot and value in self.parent:
+            if slot and value in self.groups:
                 self.unscalable.add(value)
         own = self._owns_constants(node, product)
-        if product.reads in self.parent and not (own and _takes_factors(product)):
+        if product.reads in self.groups and not (own and _takes_factors(product)):
             self.unscalable.add(product.reads)
-        self.parent.setdefault(node.outputs[0], node.outputs[0])
+        self.groups.add(node.outputs[0])
         if not own or node.op_type != "Conv":
             self.unscalable.add(node.outputs[0])
 
@@ -172,16 +187,6 @@ class _Grouping:
             if view.nodes[reader] is not node:
                 return False
         return True
-
-    def _root(self, tensor: str) -> str:
-        while self.parent[tensor] != tensor:
-            self.parent[tensor] = self.parent[self.parent[tensor]]
-            tensor = self.parent[tensor]
-        return tensor
-
-    def _join(self, one: str, other: str) -> None:
-        self.parent.setdefault(other, other)
-        self.parent[self._root(other)] = self._root(one)
 
 
 def _takes_factors(product: Product) -> bool:

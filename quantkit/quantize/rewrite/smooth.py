@@ -29,24 +29,12 @@ from quantkit.calibration.requests import MomentsOf, Request
 from quantkit.model.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.model.graph.edit import Canvas, owner_of
 from quantkit.model.graph.mapping import lazy
-from quantkit.model.ops.float_ops import MATRIX_PRODUCTS
+from quantkit.model.ops.float_ops import CHANNEL_GAINS, LOUD_CHANNELS, MATRIX_PRODUCTS
 from quantkit.model.ops.view import Node, View
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.grids import lossless_rows
 
 __all__ = ["Fold", "Smoothable", "Smoothed", "divide", "smooth", "smoothable", "smoothing_requests"]
-
-_NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization"})
-_FLOAT_MAKERS = _NORMALIZATIONS | {
-    "BiasGelu",
-    "FastGelu",
-    "Gelu",
-    "Mul",
-    "QuickGelu",
-    "SimplifiedLayerNormalization",
-    "SkipLayerNormalization",
-    "SkipSimplifiedLayerNormalization",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +112,7 @@ def _group(view: View, tensor: str, read: list[tuple[Fold, int]]) -> Smoothable 
         folded = _folded(view, tensor, channels)
         if folded is not None:
             return Smoothable(tensor=tensor, weights=weights, folds=folded[0], stale=folded[1])
-    if maker.op_type in _FLOAT_MAKERS or (
+    if maker.op_type in LOUD_CHANNELS or (
         maker.op_type == "Add" and _vector(view, maker, channels) is not None
     ):
         return Smoothable(tensor=tensor, weights=weights)
@@ -161,7 +149,7 @@ def _taken(view: View, node: Node, channels: int) -> Iterator[Fold]:
         slot = _vector(view, node, channels)
         if slot is not None:
             yield Fold(node=node.name, slot=slot)
-    elif node.op_type in _NORMALIZATIONS:
+    elif node.op_type in CHANNEL_GAINS:
         given = [slot for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
         if all(_is_vector(view, node.inputs[slot], channels) for slot in given):
             yield from (Fold(node=node.name, slot=slot) for slot in given)

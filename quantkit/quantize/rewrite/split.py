@@ -4,8 +4,7 @@ Products with an activation inside (FusedConv, FusedGemm) are no operators of ON
 of their integers. onnxruntime fuses the parts again when it loads the result, so that nothing is lost.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,23 +18,11 @@ from quantkit.model.graph.edit import (
     value_names,
 )
 from quantkit.model.graph.opset import opset_of
+from quantkit.model.ops.float_ops import FUSED_ACTIVATIONS, FUSED_PRODUCTS
 
 __all__ = ["split_fused"]
 
 _MICROSOFT = "com.microsoft"
-_PRODUCTS = MappingProxyType({"FusedConv": "Conv", "FusedGemm": "Gemm"})
-_LARGEST = float(np.finfo(np.float32).max)
-# What an activation takes, in the order of its parameters, with onnxruntime's defaults.
-_ACTIVATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
-    {
-        "Relu": {},
-        "Sigmoid": {},
-        "Tanh": {},
-        "LeakyRelu": {"alpha": 0.01},
-        "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-        "Clip": {"min": -_LARGEST, "max": _LARGEST},
-    }
-)
 _SUM = 3  # the slot of what FusedConv adds before its activation
 _BOUNDS_ARE_INPUTS = 11  # the opset from which they are, of Clip
 
@@ -44,24 +31,24 @@ def split_fused(model: ir.Model) -> int:
     """Split every FusedConv and FusedGemm into a product, a sum and an activation; return how many there were."""
     names, opset, count = value_names(model), opset_of(model), 0
     for node in nodes_of(model):
-        if node.domain == _MICROSOFT and node.op_type in _PRODUCTS:
+        if node.domain == _MICROSOFT and node.op_type in FUSED_PRODUCTS:
             count += _split(node, names, opset)
     return count
 
 
 def _split(node: ir.Node, names: Names, opset: int) -> bool:
     activation = node.attributes.get_string("activation", "") or ""
-    if activation and activation not in _ACTIVATIONS:
+    if activation and activation not in FUSED_ACTIVATIONS:
         return False
     graph, out = owner_of(node), node.outputs[0]
     kept = [a for a in node.attributes.values() if not a.name.startswith("activation")]
     inputs, given = list(node.inputs), _parameters(node)
-    made = [ir.Node("", _PRODUCTS[node.op_type], inputs[:_SUM], kept, name=node.name)]
+    made = [ir.Node("", FUSED_PRODUCTS[node.op_type], inputs[:_SUM], kept, name=node.name)]
     if len(inputs) > _SUM and inputs[_SUM] is not None:
         made.append(ir.Node("", "Add", [made[-1].outputs[0], inputs[_SUM]]))
     if activation:
-        values = dict(zip(_ACTIVATIONS[activation], given, strict=False))
-        values = {**_ACTIVATIONS[activation], **values}
+        values = dict(zip(FUSED_ACTIVATIONS[activation], given, strict=False))
+        values = {**FUSED_ACTIVATIONS[activation], **values}
         more: list[ir.Value] = []
         if activation == "Clip" and opset >= _BOUNDS_ARE_INPUTS:
             more = [
