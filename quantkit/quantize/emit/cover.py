@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from quantkit.model.graph.edit import owner_of
 from quantkit.model.ops.float_ops import COVERED_SLOTS
+from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.numerics.dtypes import int_type
 from quantkit.numerics.packing import pack
 from quantkit.quantize.emit._operands import optional
 from quantkit.quantize.emit.parts import Bias, Parts, ProductParts
 from quantkit.quantize.emit.qdq import QdqWriter
 
-__all__ = ["CoveredParts", "CoveredWriter", "order_parameters"]
+__all__ = ["CoveredParts", "CoveredWriter"]
 
 _BIAS = 2
-_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 class CoveredParts(Parts):
@@ -83,6 +83,34 @@ class CoveredParts(Parts):
         tensor = ir.convenience.get_const_tensor(maker.inputs[1])  # type: ignore[arg-type]
         return None if tensor is None else tensor.numpy().astype(np.float32)
 
+    def order_parameters(self) -> None:
+        """Put scales and zero points where tools look for them, in all graphs."""
+        for graph in self.canvas.model.graphs():
+            _order_parameters(graph)
+
+
+def _order_parameters(graph: ir.Graph) -> None:
+    """Put zero points and scales before other constants, in the order in which operators meet what they are of.
+
+    So onnxruntime's tool writes them, and whoever reads a file by hand finds them. A zero point stands before its scale.
+    """
+    first: dict[str, ir.Value] = {}
+    for node in graph:
+        if node.op_type in CONVERSIONS:
+            continue
+        around = [value.producer() for value in node.inputs if value is not None]
+        around += [use.node for out in node.outputs for use in out.uses()]
+        for pair in around:
+            if pair is None or pair.op_type not in CONVERSIONS or pair.graph is not graph:
+                continue
+            for value in (*pair.inputs[2:], pair.inputs[1]):
+                if value is not None and value.name in graph.initializers:
+                    first.setdefault(str(value.name), value)
+    rest = [value for name, value in graph.initializers.items() if name not in first]
+    for value in (*first.values(), *rest):
+        graph.initializers.pop(value.name or "")
+        graph.register_initializer(value)
+
 
 def _in_fields(array: NDArray[Any]) -> ir.TensorProtocol:
     """Return a small tensor whose numbers stand in the fields of their type, not as bytes."""
@@ -104,6 +132,7 @@ def _in_fields(array: NDArray[Any]) -> ir.TensorProtocol:
 class CoveredWriter(QdqWriter):
     """Writes pairs, called as other tools of onnxruntime look for them."""
 
+    parts: CoveredParts
     _weights: dict[tuple[ir.Value, ir.Value, ir.Graph], ir.Value] = field(default_factory=dict)
 
     def _weight(self, made: ProductParts, node: ir.Node) -> ir.Value:
@@ -128,26 +157,3 @@ class CoveredWriter(QdqWriter):
 
     def _float_name(self, name: str) -> str:
         return f"{name}_QuantizeLinear_Input"
-
-
-def order_parameters(graph: ir.Graph) -> None:
-    """Put zero points and scales before other constants, in the order in which operators meet what they are of.
-
-    So onnxruntime's tool writes them, and whoever reads a file by hand finds them. A zero point stands before its scale.
-    """
-    first: dict[str, ir.Value] = {}
-    for node in graph:
-        if node.op_type in _PAIRS:
-            continue
-        around = [value.producer() for value in node.inputs if value is not None]
-        around += [use.node for out in node.outputs for use in out.uses()]
-        for pair in around:
-            if pair is None or pair.op_type not in _PAIRS or pair.graph is not graph:
-                continue
-            for value in (*pair.inputs[2:], pair.inputs[1]):
-                if value is not None and value.name in graph.initializers:
-                    first.setdefault(str(value.name), value)
-    rest = [value for name, value in graph.initializers.items() if name not in first]
-    for value in (*first.values(), *rest):
-        graph.initializers.pop(value.name or "")
-        graph.register_initializer(value)

@@ -13,8 +13,7 @@ Conv likewise, with ConvInteger and a scale per channel; a MatMul of two activat
 LSTM, Attention and EmbedLayerNormalization become the operators of com.microsoft that take int8 weights.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -248,16 +247,23 @@ def add_bias(
     return total
 
 
-_EMITTERS: Mapping[Kernel, Callable[[Weights, ir.Node], None]] = MappingProxyType(
-    {
-        Kernel.MATMUL: _emit_matmul,
-        Kernel.CONV: _emit_conv,
-        Kernel.LOOKUP: emit_lookup,
-        Kernel.LSTM: _emit_lstm,
-        Kernel.ATTENTION: _emit_attention,
-        Kernel.EMBED: _emit_embed,
-    }
-)
+def _emit(kernel: Kernel, weights: Weights, node: ir.Node) -> None:
+    """Replace a node by what its kernel reads."""
+    match kernel:
+        case Kernel.MATMUL:
+            _emit_matmul(weights, node)
+        case Kernel.CONV:
+            _emit_conv(weights, node)
+        case Kernel.LOOKUP:
+            emit_lookup(weights, node)
+        case Kernel.LSTM:
+            _emit_lstm(weights, node)
+        case Kernel.ATTENTION:
+            _emit_attention(weights, node)
+        case Kernel.EMBED:
+            _emit_embed(weights, node)
+        case _:
+            raise AssertionError(f"{kernel} has no emitter")
 
 
 def emit_dynamic(model: ir.Model, plan: Plan, solved: SolvedIntegers | None = None) -> None:
@@ -284,7 +290,7 @@ def emit_rest(weights: Weights) -> None:
             continue
         fact = fact_of(node.domain, node.op_type)
         assert fact is not None  # noqa: S101 - planned nodes have facts
-        _EMITTERS[fact.kernel](weights, node)
+        _emit(fact.kernel, weights, node)
         remove_node(node)
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):

@@ -35,7 +35,8 @@ from quantkit.targets import Target
 __all__ = ["QdqWriter", "write_for_kernels"]
 
 _BIAS = 2
-_QUANTIZE, _RESTORE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZE = "QuantizeLinear"
+_RESTORE = "DequantizeLinear"
 
 
 @dataclass(slots=True)

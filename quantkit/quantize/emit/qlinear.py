@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +9,7 @@ import onnx_ir as ir
 from quantkit.errors import UsageError
 from quantkit.model.graph.edit import Canvas, owner_of
 from quantkit.model.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS, activation_slots
-from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS, IntegerOp
+from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS, TAKEN_ATTRIBUTES, IntegerOp
 from quantkit.quantize.emit._operands import graph_of, operand
 from quantkit.quantize.emit.parts import (
     Parts,
@@ -24,26 +23,6 @@ from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan
 __all__ = ["emit_qoperator"]
 
 _Bounds = tuple[float, float]
-_WINDOW = frozenset({"auto_pad", "kernel_shape", "pads", "strides"})
-_NONE: frozenset[str] = frozenset()
-# Operators that are written as QLinear operators, and the attributes that these take over.
-_TAKEN: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "Add": _NONE,
-        "AveragePool": _WINDOW | {"ceil_mode", "count_include_pad"},
-        "Concat": frozenset({"axis"}),
-        "Conv": _WINDOW | {"dilations", "group"},
-        "Gemm": frozenset({"transA", "transB"}),
-        "GlobalAveragePool": _NONE,
-        "HardSigmoid": _NONE,
-        "LeakyRelu": frozenset({"alpha"}),
-        "MatMul": _NONE,
-        "Mul": _NONE,
-        "Sigmoid": _NONE,
-        "Softmax": frozenset({"axis"}),
-        "Where": _NONE,
-    }
-)
 
 
 def emit_qoperator(parts: Parts, moves: frozenset[str]) -> None:
@@ -84,7 +63,7 @@ class _Writer(Writer):
             x = self.plan.activation[operand(node, 0).name or ""]
             made = self.parts.product(node, x)
             self._product(node, decided, read[0], made)
-        elif node.op_type in _TAKEN:
+        elif node.op_type in TAKEN_ATTRIBUTES:
             self._computed(node, read)
         elif node.op_type in self.moves:
             self._moved(node, read)
@@ -161,7 +140,7 @@ class _Writer(Writer):
         return slot in self.parts.read_slots(reader)
 
     def _product(self, node: ir.Node, decided: NodePlan, x: _Integers, made: ProductParts) -> None:
-        row = STATIC_OPS.get(node.op_type) if node.op_type in _TAKEN else None
+        row = STATIC_OPS.get(node.op_type) if node.op_type in TAKEN_ATTRIBUTES else None
         if node.op_type == "MatMul" and decided.float_output:
             row = INTEGER_OPS["MatMulIntegerToFloat"]
         if row is None:
@@ -220,7 +199,7 @@ class _Writer(Writer):
         added: Mapping[str, int | float],
     ) -> ir.Value:
         """Write the operator of a row in front of `node`; attributes in `added` are defaults for those of `node`."""
-        kept = {k: v for k, v in node.attributes.items() if k in _TAKEN[node.op_type]}
+        kept = {k: v for k, v in node.attributes.items() if k in TAKEN_ATTRIBUTES[node.op_type]}
         (made,) = self.canvas.node(
             row.op_type,
             inputs,

@@ -27,9 +27,9 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from quantkit.model.graph.edit import Canvas, owner_of
-from quantkit.model.ops.float_ops import BIASED, CLIPS, MOVES, activation_slots
+from quantkit.model.ops.float_ops import BIASED, CLIPS, PASSED_BY_CONVERSIONS, activation_slots
 from quantkit.quantize.emit._operands import operand, optional
-from quantkit.quantize.emit.cover import CoveredParts, CoveredWriter, order_parameters
+from quantkit.quantize.emit.cover import CoveredParts, CoveredWriter
 from quantkit.quantize.emit.dynamic import emit_rest
 from quantkit.quantize.emit.parts import Parts
 from quantkit.quantize.emit.qdq import QdqWriter, write_for_kernels
@@ -40,9 +40,6 @@ from quantkit.targets import Target
 from quantkit.targets import target as target_named
 
 __all__ = ["Format", "emit_static", "part_subgraphs", "shield"]
-
-# What is moved, and what onnxruntime takes away before it moves a DequantizeLinear.
-_PASSED = MOVES | CLIPS | {"Concat", "Dropout"}
 
 
 def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
@@ -71,7 +68,9 @@ def part_subgraphs(canvas: Canvas) -> None:
     for node in list(canvas.model.graph.all_nodes()):
         source = _maker(node)
         restored[node] = node.op_type == "DequantizeLinear" or (
-            node.op_type in _PASSED and source is not None and restored.get(source, False)
+            node.op_type in PASSED_BY_CONVERSIONS
+            and source is not None
+            and restored.get(source, False)
         )
         if restored[node]:
             for value in node.outputs:
@@ -172,26 +171,38 @@ def emit_static(
     """
     assert plan.target is not None  # noqa: S101 - of older files it is filled in before
     target, canvas = target_named(plan.target), Canvas(model)
-    gain = plan.coverage == "gain"
     _drop_absorbed(canvas, plan)
     weights = Weights(canvas, plan, solved)
-    parts = (Parts if gain else CoveredParts)(canvas, plan, weights, solved)
-    match output_format:
-        case Format.QDQ:
-            writer = (QdqWriter if gain else CoveredWriter)(parts)
-            writer.write()
-            if gain:
-                write_for_kernels(writer, target)
-        case Format.QOPERATOR:
-            emit_qoperator(parts, target.moves)
-    _drop_unread(canvas, plan)
-    emit_rest(weights)
-    if target.needs_barriers and gain:  # else just the graph that is asked for
-        shield(canvas, plan, target)
-    part_subgraphs(canvas)
-    if not gain:
-        for graph in model.graphs():
-            order_parameters(graph)
+    if plan.coverage == "gain":
+        _emit_gain(Parts(canvas, plan, weights, solved), target, output_format)
+    else:
+        _emit_all(CoveredParts(canvas, plan, weights, solved), target, output_format)
+
+
+def _emit_gain(parts: Parts, target: Target, output_format: Format) -> None:
+    if output_format is Format.QDQ:
+        writer = QdqWriter(parts)
+        writer.write()
+        write_for_kernels(writer, target)
+    else:
+        emit_qoperator(parts, target.moves)
+    _drop_unread(parts.canvas, parts.plan)
+    emit_rest(parts.weights)
+    if target.needs_barriers:
+        shield(parts.canvas, parts.plan, target)
+    part_subgraphs(parts.canvas)
+
+
+def _emit_all(parts: CoveredParts, target: Target, output_format: Format) -> None:
+    # No barriers, no other forms: just the graph that is asked for.
+    if output_format is Format.QDQ:
+        CoveredWriter(parts).write()
+    else:
+        emit_qoperator(parts, target.moves)
+    _drop_unread(parts.canvas, parts.plan)
+    emit_rest(parts.weights)
+    part_subgraphs(parts.canvas)
+    parts.order_parameters()
 
 
 def _drop_absorbed(canvas: Canvas, plan: Plan) -> None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from quantkit.model.graph.protos import to_proto
-from quantkit.model.ops.float_ops import MOVES
+from quantkit.model.ops.float_ops import BIASED, MOVES
 from quantkit.model.ops.view import Node, View
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.quantize.plan import Mode, Plan
@@ -60,7 +60,6 @@ _CHOICE = "quantkit/choice/"
 _SAMPLES = 4  # on which single places are measured
 _MORE_SAMPLES = 8  # and plans
 _STATIC = frozenset({Mode.STATIC, Mode.ABSORBED})
-_BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _BIAS = 2
 _WEIGHTS = 64 << 20  # values; beyond, weights are not switched: they would be in memory three times
 
@@ -440,7 +439,7 @@ class _Switches:
             on.input[slot] = f"quantkit/weight/{number}/{slot}"
             held.append(numpy_helper.from_array(np.ascontiguousarray(array), on.input[slot]))
         bias = self.solved.biases.get(node.name)
-        if bias is not None and node.op_type in _BIASED and mode is Mode.STATIC:
+        if bias is not None and node.op_type in BIASED and mode is Mode.STATIC:
             name = f"quantkit/bias/{number}"
             held.append(numpy_helper.from_array(np.asarray(bias, np.float32), name))
             on.input[_BIAS:] = [name]

@@ -120,24 +120,8 @@ def solve(  # noqa: PLR0913 - one parameter per question
     """
     import scipy.linalg  # noqa: F401 - before workers are forked, so that they find its BLAS
 
-    # Which weights: those of products that run in calibrated integers, each read by one product (two have two inputs
-    # to fit, and rounding for one harms the other), with moments, or so small that all integers can be held at once.
-    # The largest first, in waves of equal parallelism, so that memory bounds how many are solved at once and no core
-    # waits for one giant at the end. Biases are corrected only where moments say by how much the mean moves.
     monitor = monitor or Silent()
-    static = [p for p in products if is_static(p, plan)]
-    adds = plan.coverage == "gain"  # else a product without a bias is to have none
-    shared = Counter(p.weight for p in static)
-    tasks = [
-        _Task(p, moments, bias and p.biased and moments is not None and (adds or bool(p.bias)))
-        for p in static
-        if shared[p.weight] == 1
-        and (
-            plan.weight[p.weight].blocks is not None or _is_solvable(plan.weight[p.weight].spec, p)
-        )
-        and ((moments := _moments(p, calibration)) is not None or _is_small(p))
-    ]
-    tasks.sort(key=lambda task: -task.nbytes)
+    tasks = _tasks(plan, products, calibration, bias=bias)
     arrays = _constants(model, {t.product.weight for t in tasks} | {t.product.bias for t in tasks})
 
     def work(task: _Task) -> tuple[SolvedWeight | BlockCodes, NDArray[np.float32]]:
@@ -168,6 +152,26 @@ def solve(  # noqa: PLR0913 - one parameter per question
         blocks={name: w for name, w in solved.items() if isinstance(w, BlockCodes)},
         biases=biases,
     )
+
+
+def _tasks(
+    plan: Plan, products: Iterable[Product], calibration: Calibration | None, *, bias: bool
+) -> list[_Task]:
+    """Return the weights to solve for, the largest first."""
+    # Which weights: those of products that run in calibrated integers, each read by one product (two have two inputs
+    # to fit, and rounding for one harms the other), with moments, or so small that all integers can be held at once.
+    # Biases are corrected only where moments say by how much the mean moves.
+    static = [p for p in products if is_static(p, plan)]
+    adds = plan.coverage == "gain"  # else a product without a bias is to have none
+    shared, tasks = Counter(p.weight for p in static), []
+    for product in static:
+        planned, moments = plan.weight[product.weight], _moments(product, calibration)
+        solvable = planned.blocks is not None or _is_solvable(planned.spec, product)
+        if shared[product.weight] > 1 or not solvable or not (moments or _is_small(product)):
+            continue
+        corrects = bias and product.biased and moments is not None and (adds or bool(product.bias))
+        tasks.append(_Task(product, moments, corrects))
+    return sorted(tasks, key=lambda task: -task.nbytes)
 
 
 def _waves(
