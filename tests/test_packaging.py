@@ -60,7 +60,7 @@ def test_the_version_is_known_whatever_is_installed() -> None:
         "def version(name):\n"
         "    raise m.PackageNotFoundError(name) if name.startswith('quantkit') else AssertionError\n"
         "known, m.version = m.version, lambda n: version(n) if n.startswith('quantkit') else known(n)\n"
-        "import quantkit, quantkit.model.provenance.record as e\n"
+        "import quantkit, quantkit.model.provenance as e\n"
         "print(quantkit.__version__, e.software()['quantkit'])\n"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -34,9 +34,10 @@ from quantkit.calibration.run import Checkpoint, Pass, observe, observe_stream
 from quantkit.data import InputSpec, Samples, Stream, fixed_batch
 from quantkit.data.feeds import batch_for
 from quantkit.errors import DataError, UsageError
+from quantkit.model.digests import model_digest
 from quantkit.model.graph.half import half_type, widened_note
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.provenance import cpu_name, model_digest, software
+from quantkit.model.provenance import cpu_name, software
 from quantkit.settings import DataSettings
 from quantkit.targets import cores
 

@@ -14,8 +14,7 @@ from quantkit.calibration.monitor import Monitor
 from quantkit.errors import UsageError
 from quantkit.model.graph.save import copy_of, skeleton
 from quantkit.model.ops.view import View
-from quantkit.model.provenance import Provenance
-from quantkit.model.provenance.record import text_of
+from quantkit.model.provenance import Provenance, text_of
 from quantkit.numbers import human
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.quantize.plan import Plan, WeightPlan

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import check_outputs, scratch
+from quantkit.model.digests import model_digest
 from quantkit.model.graph.opset import raise_opset
 from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.save import Stage, staged
-from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, write_model
+from quantkit.model.provenance import ModelOrigin, Provenance, write_model
 from quantkit.numbers import human
 from quantkit.numerics.affine import sqnr
 from quantkit.pipeline.apart import compare_apart

@@ -20,9 +20,10 @@ from quantkit._version import __version__
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.errors import VerifyError
 from quantkit.files import scratch
+from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage, staged
-from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, write_model
+from quantkit.model.provenance import ModelOrigin, Provenance, write_model
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.checks import (
     read_model,

@@ -15,13 +15,12 @@ from quantkit.calibration.origin import calibration_digest
 from quantkit.calibration.prepare import inputs_of, with_model_folder
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
+from quantkit.model.digests import content_digest, model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import (
     Provenance,
-    content_digest,
     cpu_name,
     is_sealed,
-    model_digest,
     provenance_from_text,
     read_entry,
     software,

@@ -15,7 +15,7 @@ from fuzzing import chance, check, mutated, seeds
 from onnx import ModelProto
 
 from quantkit import evaluate_models, plan_static, quantize_static
-from quantkit.model.provenance.record import json_digest
+from quantkit.model.provenance import json_digest
 from quantkit.quantize.plan import write_plan
 from quantkit.result.file import _seal
 

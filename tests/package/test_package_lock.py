@@ -80,7 +80,7 @@ def test_a_build_of_onnxruntime_under_another_name_is_found(
             name = {"onnxruntime": "absent-package", "onnxruntime-gpu": "onnxruntime"}[name]
         return real(name)
 
-    monkeypatch.setattr("quantkit.model.provenance.record.version", version)
+    monkeypatch.setattr("quantkit.model.provenance.version", version)
     assert runtime_package() == ("onnxruntime-gpu", real("onnxruntime"))
     assert software()["onnxruntime"] == real("onnxruntime")
 

@@ -13,9 +13,9 @@ from builders import graph, model, node, rng, weight
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError
 from quantkit.evaluate.match.pair import named
+from quantkit.model.digests import model_digest
 from quantkit.model.graph import mapping
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.provenance.digests import model_digest
 from quantkit.pipeline import checks
 from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.pipeline.evaluate import PARTS, EvaluateOptions, evaluate

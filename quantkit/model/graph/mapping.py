@@ -9,7 +9,7 @@ the structure (an IR version that is too new) can be changed without touching th
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 _ENDS = "quantkit.ends"  # under which a tensor in a file has what reads its first and last value
 _TAKEN_IN = 1 << 10  # bytes of a tensor that need no file of their own
 _TICK = 2_000_000_000  # nanoseconds: the coarsest clock of a file system
+_BLOCK = 1 << 20  # bytes
 _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GB at a time
 
 
@@ -122,6 +123,15 @@ class MappedFile:
             raise as_os_error(ModelError(said), e) from e
         content.flags.writeable = False
         return content
+
+    def blocks(self, start: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes from `start` to before `end`, of which memory holds a block at a time.
+
+        Raises:
+            ModelError: As `read`.
+        """
+        for at in range(start, end, _BLOCK):
+            yield self.read(min(_BLOCK, end - at), at).data
 
 
 def _changed(path: Path) -> ModelError:

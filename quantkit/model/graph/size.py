@@ -26,7 +26,6 @@ from quantkit.result import Part
 __all__ = ["Accounts", "ByteRanges", "TensorBytes", "account"]
 
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
-_BLOCK = 16 << 20  # bytes read at a time
 # Tensors in external data start at a multiple of 4 KB, or of 64 KB, to be memory-mapped.
 _ALIGNMENT = 64 << 10
 
@@ -198,8 +197,8 @@ class _Files:
         assert path is not None  # noqa: S101 - it has bytes
         file, start = MappedFile(path), held.offset or 0
         end = min(start + tensor.nbytes, len(file))
-        for at in range(start, end, _BLOCK):
-            digest.update(file.read(min(_BLOCK, end - at), at).data)
+        for block in file.blocks(start, end):
+            digest.update(block)
         return digest.digest()
 
     def rest(self, metadata: int) -> dict[str, int]:

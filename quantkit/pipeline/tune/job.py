@@ -10,8 +10,9 @@ import msgspec
 
 from quantkit.evaluate.latency import Lab
 from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.provenance import model_digest, software
+from quantkit.model.provenance import software
 from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.static import StaticJob
 from quantkit.pipeline.measure import SWITCH

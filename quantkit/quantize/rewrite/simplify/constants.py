@@ -16,7 +16,6 @@ from math import prod
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from quantkit.model.graph._wire import LIMIT
 from quantkit.model.graph.compute import REFUSALS, Array, Computation
@@ -31,70 +30,46 @@ from quantkit.model.graph.edit import (
     value_names,
 )
 from quantkit.model.graph.opset import opset_of
-from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
+from quantkit.model.graph.shapes import dims, dtype, static
 from quantkit.quantize.rewrite.simplify.initializers import LEAST_TIED
 
-__all__ = ["constants", "dimensions"]
+__all__ = ["constants"]
 
-_FROM_INPUT = 4  # the slot of Slice's steps
-Integers = NDArray[np.int64]
+_FREE = -(1 << 62)  # stands for an extent that depends on the inputs
 
 
-def dimensions(node: ir.Node) -> Integers | None:
+def _dimensions(node: ir.Node, opset: int) -> Array | None:
     """Return the value of Shape, Size, or Gather and Slice of a Shape; None if it depends on the inputs.
 
     Gather and Slice may take those extents that are certain from a shape where others are not.
     """
+    source = node.inputs[0] if node.inputs else None
+    maker = None if source is None else source.producer()
     if is_op(node, "Shape"):
-        return _certain(_shape(node))
-    if is_op(node, "Size"):
-        found = dims(node.inputs[0])
-        certain = None if found is None else _certain(found)
-        return None if certain is None else np.asarray(certain.prod(dtype=np.int64))
-    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    if source is None or not is_op(source, "Shape"):
+        found = _extents(node)
+    elif is_op(node, "Size"):
+        found = None if (known := static(source)) is None else np.array(prod(known), np.int64)
+    elif is_op(node, "Gather", "Slice") and maker is not None and is_op(maker, "Shape"):
+        extents, others = _extents(maker), [_contents(value) for value in node.inputs[1:]]
+        absent = [value is None for value in node.inputs[1:]]
+        if extents is None or absent != [array is None for array in others]:
+            return None
+        try:
+            found = Computation(node, opset)(extents, *others)
+        except REFUSALS:
+            return None
+    else:
         return None
-    extents = _shape(source)
-    if extents is None:
-        return None
-    if is_op(node, "Gather"):
-        return _gathered(node, extents)
-    return _certain(_sliced(node, extents)) if is_op(node, "Slice") else None
+    return None if found is None or _FREE in found else found
 
 
-def _shape(node: ir.Node) -> Dims | None:
-    """Return what a Shape node returns."""
+def _extents(node: ir.Node) -> Array | None:
+    """Return what a Shape node returns, `_FREE` in the place of what is not certain; None if the rank is not."""
     found = dims(node.inputs[0])
     if found is None:
         return None
     start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(found))
-    return found[start:end]
-
-
-def _certain(extents: Dims | None) -> Integers | None:
-    if extents is None or None in extents:
-        return None
-    return np.array(extents, np.int64)
-
-
-def _gathered(node: ir.Node, extents: Dims) -> Integers | None:
-    indices = constant(node.inputs[1])
-    if indices is None:
-        return None
-    wanted = np.asarray(indices.numpy())
-    if wanted.size == 0 or not (-len(extents) <= wanted.min() <= wanted.max() < len(extents)):
-        return None
-    taken = _certain(tuple(extents[int(i)] for i in wanted.reshape(-1)))
-    return None if taken is None else taken.reshape(wanted.shape)
-
-
-def _sliced(node: ir.Node, extents: Dims) -> Dims | None:
-    starts, ends = integers(node, 1, "starts"), integers(node, 2, "ends")
-    has_steps = len(node.inputs) > _FROM_INPUT and node.inputs[_FROM_INPUT] is not None
-    steps = integers(node, _FROM_INPUT, "") if has_steps else (1,)
-    if steps != (1,) or starts is None or ends is None or len(starts) != 1 or len(ends) != 1:
-        return None
-    return extents[starts[0] : ends[0]]
+    return np.array([_FREE if n is None else n for n in found[start:end]], np.int64)
 
 
 _LARGEST = 1 << 20  # bytes by which one result may make the file larger
@@ -143,7 +118,7 @@ def _fold(node: ir.Node, names: Names, opset: int, room: _Room) -> bool:
     if is_op(node, "Constant"):
         tensor = _held(node)
     else:
-        found: Array | None = dimensions(node) if node.inputs else None
+        found: Array | None = _dimensions(node, opset)
         array = _computed(node, opset, room) if found is None else found
         tensor = None if array is None else ir.tensor(array)
     graph, out = node.graph, node.outputs[0]

@@ -10,17 +10,17 @@ is in memory.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any
 
 import onnx
 
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
 from quantkit.model.graph.load import LoadedModel, read_structure
+from quantkit.model.graph.mapping import MappedFile
 from quantkit.model.graph.protos import leads_out, proto_graphs
 from quantkit.settings.record import PROVENANCE
 
@@ -56,9 +56,8 @@ def content_digest(path: Path) -> str:
     kept = [entry for entry in structure.metadata_props if entry.key != KEY]
     del structure.metadata_props[:]
     structure.metadata_props.extend(kept)
-    with _Files(path) as files:
-        for tensor in _tensors(structure.graph):
-            _reduce(tensor, files)
+    for tensor in _tensors(structure.graph):
+        _reduce(tensor, path)
     return sha256(structure.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -69,10 +68,10 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield from chain(part.initializer, constants)
 
 
-def _reduce(tensor: onnx.TensorProto, files: "_Files") -> None:
+def _reduce(tensor: onnx.TensorProto, model: Path) -> None:
     """Put the digest of a tensor's bytes in their place, wherever they are."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        digest = files.digest(tensor)
+        digest = _external_digest(tensor, model)
     elif tensor.HasField("raw_data"):
         digest = sha256(tensor.raw_data).digest()
     else:
@@ -82,44 +81,25 @@ def _reduce(tensor: onnx.TensorProto, files: "_Files") -> None:
     tensor.raw_data = digest
 
 
-class _Files:
-    """The files that hold a model's tensors, open as long as they are needed."""
-
-    def __init__(self, model: Path) -> None:
-        self._model = model
-        self._open: dict[str, BinaryIO] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def digest(self, tensor: onnx.TensorProto) -> bytes:
-        """Return the SHA-256 of a tensor's bytes, read in blocks."""
-        note = {entry.key: entry.value for entry in tensor.external_data}
-        location = note.get("location", "")
-        try:
-            file = self._file(location)
-            file.seek(int(note.get("offset", 0)))
-            left = int(note["length"]) if "length" in note else None
-            digest = sha256()
-            while left != 0 and (block := file.read(_BLOCK if left is None else min(left, _BLOCK))):
-                digest.update(block)
-                left = left if left is None else left - len(block)
-        except (OSError, ValueError) as e:
-            raise ModelError(f"External data '{location}' cannot be read: {e}.") from e
-        if left:
-            raise ModelError(
-                f"External data '{location}' is {left} bytes too short for tensor '{tensor.name}'."
-            )
-        return digest.digest()
-
-    def _file(self, location: str) -> BinaryIO:
-        if location not in self._open:
-            if leads_out(location):
-                raise ValueError("it lies outside the model's folder")
-            path = self._model if location == MARK else self._model.parent / location
-            self._open[location] = self._stack.enter_context(path.open("rb", buffering=0))
-        return self._open[location]
+def _external_digest(tensor: onnx.TensorProto, model: Path) -> bytes:
+    """Return the SHA-256 of a tensor's bytes in a file, read in blocks."""
+    note = {entry.key: entry.value for entry in tensor.external_data}
+    location, digest = note.get("location", ""), sha256()
+    if leads_out(location):
+        raise ModelError(
+            f"External data '{location}' cannot be read: it lies outside the model's folder."
+        )
+    try:
+        file = MappedFile(model if location == MARK else model.parent / location)
+        start = int(note.get("offset", 0))
+        end = start + int(note["length"]) if "length" in note else max(start, len(file))
+        for block in file.blocks(start, min(end, len(file))):
+            digest.update(block)
+    except (OSError, ValueError) as e:
+        raise ModelError(f"External data '{location}' cannot be read: {e}.") from e
+    if end > max(start, len(file)):
+        missing = end - max(start, len(file))
+        raise ModelError(
+            f"External data '{location}' is {missing} bytes too short for tensor '{tensor.name}'."
+        )
+    return digest.digest()

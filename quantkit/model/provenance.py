@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from quantkit._version import __version__
 from quantkit.errors import ModelError
+from quantkit.model.digests import KEY, content_digest
 from quantkit.model.graph.load import read_structure
 from quantkit.model.graph.save import Stage
-from quantkit.model.provenance.digests import KEY, content_digest
 from quantkit.result import Calibrated, DataSource
 from quantkit.targets import this_machine
 
