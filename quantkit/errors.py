@@ -17,7 +17,6 @@ Each is also the builtin that callers catch for the same: a UsageError is a Valu
 the OSError of that kind, FileNotFoundError or PermissionError (`as_os_error`).
 """
 
-from functools import cache
 from typing import Any, TypeVar
 
 __all__ = [
@@ -108,11 +107,15 @@ def as_os_error(error: E, cause: OSError | type[OSError]) -> E:
     return made
 
 
-@cache
 def _both(ours: type[QuantkitError], theirs: type[OSError]) -> Any:
     """Return the one type of two; workers send errors to their parents, so its errors can be pickled."""
-    fields = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__reduce__": _reduced}
-    return type(ours.__name__, (ours, theirs), fields)
+    if (ours, theirs) not in _MADE:
+        fields = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__reduce__": _reduced}
+        _MADE[ours, theirs] = type(ours.__name__, (ours, theirs), fields)
+    return _MADE[ours, theirs]
+
+
+_MADE: dict[tuple[type, type], Any] = {}
 
 
 def _reduced(error: Any) -> tuple[Any, ...]:
