@@ -123,6 +123,7 @@ def test_it_reads_well_as_text_and_as_a_page() -> None:
     assert "a|b" in page
 
 
+@settings(deadline=None)  # the first example compiles the template
 @given(
     st.text(
         alphabet=st.characters(exclude_categories=["C", "Z"], exclude_characters="`"),
