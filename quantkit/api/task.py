@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import onnx
 
@@ -14,6 +14,7 @@ from quantkit.calibration.monitor import Monitor, Silent, Stages
 from quantkit.data.objects import check_data
 from quantkit.pipeline.forms import dynamic, float16, static, weights
 from quantkit.pipeline.ignored import ignored_requests
+from quantkit.pipeline.job import Job
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, read_plan
 from quantkit.settings import (
@@ -97,7 +98,7 @@ def quantize(
             )
         case WeightsSettings():
             return weights.quantize_weights(
-                _weights_job(task),
+                _job(weights.WeightsJob, task),
                 output,
                 plan=applied,
                 verify=verify,
@@ -106,7 +107,7 @@ def quantize(
             )
         case Float16Settings():
             return float16.float16(
-                _float16_job(task),
+                _job(float16.Float16Job, task),
                 output,
                 verify=verify,
                 external_data=external_data,
@@ -123,9 +124,9 @@ def make_plan(task: Task, monitor: Monitor | None = None) -> Plan:
     """
     match task.how:
         case WeightsSettings():
-            return weights.plan_weights(_weights_job(task), monitor)
+            return weights.plan_weights(_job(weights.WeightsJob, task), monitor)
         case Float16Settings():
-            return float16.plan_float16(_float16_job(task), monitor)
+            return float16.plan_float16(_job(float16.Float16Job, task), monitor)
         case _:
             return static.plan_model(static_job(task), monitor)
 
@@ -135,44 +136,31 @@ def static_job(task: Task, plan: Plan | None = None) -> static.StaticJob:
     how, data = cast("StaticSettings", task.how), task.data
     if plan is not None:
         how = replace(how, target=how.target or plan.target)
-    options = CalibrateOptions(skip_bad=task.skip_bad)
+    if isinstance(data, str | Path) and is_calibration(Path(data)):
+        data = Calibration.load(data)
     method = None
     if how.method is not None or task.percentile is not None:
         method = range_method(how.method, task.percentile)
-        options = replace(options, method=method)
-    if isinstance(data, str | Path) and is_calibration(Path(data)):
-        data = Calibration.load(data)
     if isinstance(data, Calibration):
         data = data if method is None else data.by(method)
-    elif not isinstance(data, str | Path):
+    elif data is None:
         check_data(data)
-    return static.StaticJob(
-        source=task.source, data=data, options=how, calibrate=options, settings=task.samples
-    )
+    job = _job(static.StaticJob, replace(task, how=how, data=data))
+    return job if method is None else replace(job, calibrate=replace(job.calibrate, method=method))
 
 
-def _weights_job(task: Task) -> weights.WeightsJob:
-    return weights.WeightsJob(
+_Job = TypeVar("_Job", bound=Job[Any])
+
+
+def _job(kind: type[_Job], task: Task) -> _Job:
+    """Return a task as a form of quantization takes it; what is neither data nor a calibration is refused."""
+    calibrated = isinstance(task.data, Calibration) and isinstance(task.how, StaticSettings)
+    if task.data is not None and not calibrated and not isinstance(task.data, str | Path):
+        check_data(task.data)
+    return kind(
         source=task.source,
-        data=_checked(task.data),
-        options=cast("WeightsSettings", task.how),
+        data=task.data,
+        options=task.how,
         settings=task.samples,
         calibrate=CalibrateOptions(skip_bad=task.skip_bad),
     )
-
-
-def _float16_job(task: Task) -> float16.Float16Job:
-    return float16.Float16Job(
-        source=task.source,
-        data=_checked(task.data),
-        options=cast("Float16Settings", task.how),
-        settings=task.samples,
-        calibrate=CalibrateOptions(skip_bad=task.skip_bad),
-    )
-
-
-def _checked(data: object) -> object:
-    """Return samples that are not needed; what is given instead of samples is refused."""
-    if data is not None and not isinstance(data, str | Path):
-        check_data(data)
-    return data
