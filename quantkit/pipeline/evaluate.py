@@ -1,8 +1,9 @@
 """Evaluation, in order: load, run on the same samples, weigh, time, look inside, judge."""
 
+import filecmp
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any, TypeVar
 
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.errors import ModelError, QuantkitError, UsageError
-from quantkit.evaluate.caveats import candidate_caveats, result_caveats
 from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.gate import with_verdicts
@@ -23,7 +23,7 @@ from quantkit.evaluate.size import size_of
 from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.provenance import Provenance, calibrated_of, cpu_name, read_provenance, software
-from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule
+from quantkit.result import Changes, Evaluated, ModelFile, Origin, Result, Rule
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.settings import DataSettings, EvaluateSettings, closest
 from quantkit.targets import cores
@@ -123,8 +123,38 @@ def evaluate(
         origin=_origin(options, time.perf_counter() - started),
         notes=(*answered.notes, *timed.notes),
     )
-    result = replace(result, notes=(*result_caveats(result), *result.notes))
+    caveats = (*_preprocessing_mismatch(result), *_models_look_swapped(result))
+    result = replace(result, notes=(*caveats, *result.notes))
     return with_verdicts(result, options.rules, options.allow)
+
+
+def _preprocessing_mismatch(result: Result) -> tuple[str, ...]:
+    """Return in what the samples were prepared otherwise than for the candidates' calibration."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for model in result.candidates:
+        if model.calibration is not None and model.calibration.differs:
+            found.setdefault(model.calibration.differs, []).append(f"'{model.name}'")
+    return tuple(
+        f"Other preprocessing than in the calibration of {', '.join(names)}: {'; '.join(differs)}. No figure of it says "
+        "anything about how it will do."
+        for differs, names in found.items()
+    )
+
+
+def _models_look_swapped(result: Result) -> tuple[str, ...]:
+    """Return a warning about the order of the arguments."""
+    first = result.float_model
+    quantized = first.runtime is not None and first.runtime.integer > 0
+    if quantized or first.file.provenance.get("kind") in {
+        "dynamic",
+        "static",
+        "weights",
+        "float16",
+    }:
+        return (
+            f"The first model, '{first.name}', is quantized: is it the float model, or are the arguments in the wrong order?",
+        )
+    return ()
 
 
 def _timed(
@@ -210,9 +240,27 @@ def _candidate(look: _Look, wide: SharedModel) -> Evaluated:
     layers = look.at("layers", "Layers", lambda: layers_of(pair, few, progress=stage))
     changes = changes_of(ModelPair(look.base, look.model))
     found = _one(look)
-    caveats = candidate_caveats(look.model, look.base, look.answered, changes)
-    warnings = (*found.warnings, *caveats)
+    warnings = (*found.warnings, *_caveats(look, changes))
     return replace(found, role="candidate", layers=layers, changes=changes, warnings=warnings)
+
+
+def _caveats(look: _Look, changes: Changes) -> Iterator[str]:
+    """Yield what makes a candidate's figures mean less than they seem to."""
+    data, name = look.answered.data, look.model.name
+    if count := look.answered.calibrated.get(name, 0):
+        yield (
+            f"{count:,} of {data.samples:,} samples were also used to calibrate it, so its results are optimistic. "
+            "Evaluate on other data, or with --hold-out."
+        )
+    if set(changes.weights) <= {"float32", "float64"}:
+        same = filecmp.cmp(look.model.path, look.base.path, shallow=False)
+        yield (
+            "It is the float model itself." if same else "It holds no weight in fewer than 32 bits."
+        )
+    drift = look.answered.drift.get(name)
+    for o in drift.outputs if drift is not None else ():
+        if o.not_finite:
+            yield f"{o.not_finite} values of output '{o.output}' are NaN or infinite where float's are not."
 
 
 def _one(look: _Look) -> Evaluated:

@@ -16,7 +16,7 @@ from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.size import account
 from quantkit.model.graph.unpack import unpack
-from quantkit.model.ops.integer_ops import quantized_among
+from quantkit.model.ops.integer_ops import BLOCKWISE, quantized_among
 from quantkit.model.ops.view import View
 from quantkit.model.provenance import source_of
 from quantkit.numbers import human
@@ -206,7 +206,7 @@ def _blocks_of(node: ir.Node) -> str:
         block, source = attribute("block_size", 0), node.inputs[0]
         dtype = source.dtype.name.lower() if source is not None and source.dtype else "?"
         return f"DequantizeLinear: {dtype}, blocks of {block}" if block else ""
-    if node.op_type not in {"MatMulNBits", "GatherBlockQuantized"}:
+    if node.op_type not in BLOCKWISE:
         return ""
     bits, block = attribute("bits", 4), attribute("block_size", 128)
     said = f"{node.op_type}: {bits} bits, blocks of {block}"

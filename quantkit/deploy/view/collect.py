@@ -15,7 +15,13 @@ from quantkit.deploy.view.groups import Scope
 from quantkit.evaluate.match.nodes import base_name
 from quantkit.model.graph.edit import constant, owner_of
 from quantkit.model.ops.float_ops import MOVES
-from quantkit.model.ops.integer_ops import CONVERSIONS, INTEGER_OPS, is_quantized, scale_slots
+from quantkit.model.ops.integer_ops import (
+    BLOCKWISE,
+    CONVERSIONS,
+    INTEGER_OPS,
+    is_quantized,
+    scale_slots,
+)
 from quantkit.quantize.plan import Mode, NodePlan
 from quantkit.result import Layer, NodeRuns
 
@@ -28,7 +34,6 @@ _ANONYMOUS = ("onnx::", "val_", "_val_")
 _INTEGERS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT16", "UINT16", "INT2", "UINT2"})
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _FLOATS = _HALVES | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
-_BLOCKS = frozenset({"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized"})
 _PLANNED: Mapping[Mode, Kind] = {
     Mode.STATIC: "int8",
     Mode.ABSORBED: "absorbed",
@@ -429,7 +434,7 @@ def _runs(box: Folded, head: ir.Node, plain: Box, known: Known) -> Runs | None:
     if known.kernels is None:
         return None
     said = _product(box, known.runs)
-    if any(node.op_type in _BLOCKS for node in box.nodes):
+    if any(node.op_type in BLOCKWISE | {"MatMulBnb4"} for node in box.nodes):
         return Runs(kind="blocks", kernel=head.op_type if said is None else said.kernel)
     if said is not None:
         kind = _KINDS.get(said.runs) or _float_kind(plain.makes, plain.weights)

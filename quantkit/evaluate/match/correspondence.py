@@ -21,7 +21,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.model.graph.channel_factors import Divisor, read_divisors
-from quantkit.model.ops.float_ops import CLIPS
+from quantkit.model.ops.float_ops import CLIPS, ENDS_IN_ACTIVATION
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.runtime.pieces import Structure
 
@@ -129,7 +129,7 @@ def _quantizer_at(model: Structure, node: onnx.NodeProto, slots: _Slots) -> Quan
 
 
 # Behind them a Relu has been done, whether or not there is one.
-_DONE = CLIPS | {"DequantizeLinear", "FusedConv", "FusedGemm", "Max"}
+_DONE = CLIPS | ENDS_IN_ACTIVATION | {"DequantizeLinear"}
 _SUFFIXES = ("_quantized_clipped", "_quantized")
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "COPIES",
     "COVERED_SLOTS",
     "DIVISORS",
+    "ENDS_IN_ACTIVATION",
     "EXTENTS",
     "FILL_SLOTS",
     "FIXED_RANGES",
@@ -211,6 +212,9 @@ ACTIVATIONS = CLIPS | {
     *("Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu"),
     *("QuickGelu", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"),
 }
+
+# An activation function, Relu too, may be part of them; Max bounds as a Relu does.
+ENDS_IN_ACTIVATION = frozenset({"FusedConv", "FusedGemm", "Max"})
 
 # What comes out is what went in, perhaps in another type.
 COPIES = frozenset({"Cast", "Dropout", "Identity"})
