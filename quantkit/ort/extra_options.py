@@ -148,7 +148,7 @@ def _misspelled(listed: Any) -> str | None:
         unknown = next((key for key in given if key not in _OVERRIDES), None)
         if unknown is not None:
             return f"'{unknown}' is unknown; use {', '.join(_OVERRIDES)}"
-        if ("rmin" in given) != ("rmax" in given):
+        if "scale" not in given and ("rmin" in given) != ("rmax" in given):
             return "Must provide both 'rmin' and 'rmax', for one says nothing alone"
     return None
 
