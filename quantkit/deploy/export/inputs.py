@@ -332,23 +332,7 @@ def inputs_of_example(path: Path, *, fixed_batch: bool = False) -> Inputs:
     Raises:
         UsageError: It is no such file.
     """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            example = dict(arrays)
-    except FileNotFoundError:
-        raise UsageError(f"The example '{path}' does not exist.") from None
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as e:
-        raise UsageError(
-            f"The example '{path}' is not an .npz file; write one with numpy.savez(path, NAME=array)."
-        ) from e
-    if not example:
-        raise UsageError(f"The example '{path}' holds no arrays.")
-    for name, array in example.items():
-        if array.dtype.name not in DTYPES or not array.size or not np.isfinite(array).all():
-            raise UsageError(
-                f"Array '{name}' of '{path}' is no example of an input: it is empty, of a type that is none of "
-                f"{', '.join(DTYPES)}, or not finite."
-            )
+    example = _example(path)
     rows = {a.shape[0] for a in example.values() if a.ndim}
     batch = not fixed_batch and len(rows) == 1
     if not fixed_batch and len(rows) > 1:
@@ -367,3 +351,24 @@ def inputs_of_example(path: Path, *, fixed_batch: bool = False) -> Inputs:
         for name, array in example.items()
     )
     return Inputs(specs=specs, bounds={"batch": Bound()} if batch else {}, example=example)
+
+
+def _example(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            example = dict(arrays)
+    except FileNotFoundError:
+        raise UsageError(f"The example '{path}' does not exist.") from None
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as e:
+        raise UsageError(
+            f"The example '{path}' is not an .npz file; write one with numpy.savez(path, NAME=array)."
+        ) from e
+    if not example:
+        raise UsageError(f"The example '{path}' holds no arrays.")
+    for name, array in example.items():
+        if array.dtype.name not in DTYPES or not array.size or not np.isfinite(array).all():
+            raise UsageError(
+                f"Array '{name}' of '{path}' is no example of an input: it is empty, of a type that is none of "
+                f"{', '.join(DTYPES)}, or not finite."
+            )
+    return example

@@ -90,21 +90,27 @@ def _kind_of_file(path: Path) -> Kind:
         return _SUFFIXES[path.suffix]
     if head[4:8] == b"TFL3":
         return "tflite"
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-        if any(name.endswith("constants.pkl") for name in names) and any(
-            "/code/" in n for n in names
-        ):
-            return "torchscript"
-        if any("models/" in name and name.endswith(".json") for name in names):
-            return "program"
-    raise UsageError(
-        f"'{path}' is a pickle, or no model at all: a pickle runs whatever code it holds when it is read, and holds no "
-        f"code of the model; give the code as package.module:factory, and torch weights with --weights."
-        if path.suffix in _PICKLED or head.startswith(_PICKLES) or zipfile.is_zipfile(path)
-        else f"'{path}' is no source of a model: {HOW}."
-    )
+    is_archive = zipfile.is_zipfile(path)
+    if kind := _kind_of_archive(path) if is_archive else None:
+        return kind
+    if is_archive or path.suffix in _PICKLED or head.startswith(_PICKLES):
+        raise UsageError(
+            f"'{path}' is a pickle, or no model at all: a pickle runs whatever code it holds when it is read, and holds no "
+            f"code of the model; give the code as package.module:factory, and torch weights with --weights."
+        )
+    raise UsageError(f"'{path}' is no source of a model: {HOW}.")
+
+
+def _kind_of_archive(path: Path) -> Kind | None:
+    """Return which of torch's archives a zip file is; None if it is another."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    has_code = any("/code/" in name for name in names)
+    if has_code and any(name.endswith("constants.pkl") for name in names):
+        return "torchscript"
+    if any("models/" in name and name.endswith(".json") for name in names):
+        return "program"
+    return None
 
 
 def _given(settings: ExportSettings) -> Inputs | None:

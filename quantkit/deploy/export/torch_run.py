@@ -56,33 +56,31 @@ def flattened(given: Any, name: str = "") -> list[tuple[str, Any]]:
     Raises:
         ModelError: There is something else in it.
     """
-    torch = need_torch()
     if given is None:
         return []
-    if isinstance(given, torch.Tensor):
+    if isinstance(given, need_torch().Tensor):
         return [(name or "output", given)]
+    return [pair for key, value in _parts(given, name) for pair in flattened(value, key)]
+
+
+def _parts(given: Any, name: str) -> list[tuple[str, Any]]:
+    """Return the members of a list, a dict or a record, with the names that they get."""
+    if isinstance(given, list | tuple) and not hasattr(given, "_fields"):
+        base = name or "output"
+        several = len(given) > 1
+        return [(f"{base}_{i}" if several else base, value) for i, value in enumerate(given)]
     if isinstance(given, Mapping):
         parts = [(str(key), value) for key, value in given.items()]
     elif hasattr(given, "_fields"):
         parts = list(zip(given._fields, given, strict=True))
     elif is_dataclass(given):
         parts = [(f.name, getattr(given, f.name)) for f in fields(given)]
-    elif isinstance(given, list | tuple):
-        several = len(given) > 1
-        base = name or "output"
-        return [
-            pair
-            for i, value in enumerate(given)
-            for pair in flattened(value, f"{base}_{i}" if several else base)
-        ]
     else:
         raise ModelError(
             f"The model gives a {type(given).__name__} as '{name or 'output'}', which is no tensor: return tensors, or "
             "lists and dicts of them."
         )
-    return [
-        pair for key, value in parts for pair in flattened(value, f"{name}_{key}" if name else key)
-    ]
+    return [(f"{name}_{key}" if name else key, value) for key, value in parts]
 
 
 def same_outputs(
