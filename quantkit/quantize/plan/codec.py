@@ -68,7 +68,7 @@ def from_plain(kind: type[_T], plain: Any) -> _T:
 def _built(kind: Any, read: msgspec.Struct) -> Any:
     """Return a record of what the file says, whose shape is right."""
     given: dict[str, Any] = {}
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for field in fields(kind):
         if hints[field.name] is Reason:
             given[field.name] = Reason.from_json(**{n: getattr(read, n) for n, *_ in _REASON})
@@ -98,6 +98,12 @@ def _qdq_settings(plain: dict[str, Any]) -> QdqSettings:
     axes = tuple((str(op_type), axis) for op_type, axis in plain.get("channel_axes", ()))
     outputs = tuple(plain.get("float_outputs", ()))
     return QdqSettings(**{**plain, "channel_axes": axes, "float_outputs": outputs})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; evaluating them takes longer than reading a record."""
+    return get_type_hints(kind)
 
 
 @cache
