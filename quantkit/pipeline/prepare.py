@@ -33,13 +33,23 @@ from quantkit.quantize.solve.empirical_bias import SAMPLES
 from quantkit.quantize.solve.weights import in_groups, moment_requests
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, resident
 
-__all__ = ["Use", "memory_left", "observe_again", "prepare", "prepare_model", "with_choices"]
+__all__ = [
+    "STEPS",
+    "Held",
+    "Use",
+    "memory_left",
+    "observe_again",
+    "prepare",
+    "prepare_model",
+    "with_choices",
+]
 
 _WORKERS = 320 << 20  # bytes that processes take beside what is asked
 _LEAST = 64 << 20  # bytes that moments have in any case
 
 # Whether moments are observed for rounding, and whether they are kept for a second plan.
 Use = Literal["never", "once", "often"]
+Held = Calibration | None  # the moments of the first group
 
 
 def prepare(
@@ -49,7 +59,7 @@ def prepare(
     *,
     given: Plan | None = None,
     moments: Use = "once",
-) -> tuple[Prepared, Calibration | None]:
+) -> tuple[Prepared, Held]:
     """Simplify a model, even out its channels, and observe it on the data; return the moments for one plan apart.
 
     Args:

@@ -17,7 +17,9 @@ import onnx
 import onnx_ir as ir
 
 from quantkit._version import __version__
+from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.calibration.origin import calibration_origin, data_origin
 from quantkit.errors import VerifyError
 from quantkit.files import scratch
 from quantkit.model.digests import model_digest
@@ -26,31 +28,33 @@ from quantkit.model.graph.save import Stage, staged
 from quantkit.model.provenance import ModelOrigin, Provenance, write_model
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.checks import (
+    is_noise,
+    noise,
     read_model,
+    require_change,
     require_same,
     require_signal,
     require_smaller,
     warnings_of,
 )
+from quantkit.pipeline.ignored import ignored_requests
 from quantkit.pipeline.job import Job, Output, kept_record
-from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
+from quantkit.pipeline.prepared import NOTHING_SEEN, FloatModel, Prepared, float_copy, with_opset
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Kept, Plan
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import readable_ir_version
 
 # All that a form needs is imported from here.
-__all__ = ["Attempt", "Draft", "FloatModel", "Form", "Job", "Output", "Prepared", "QuantizeResult"]
+__all__ = ["Attempt", "Draft", "FloatModel", "Form", "Job", "LoadedModel"]
+__all__ += ["Monitor", "Output", "Prepared", "Provenance", "QuantizeResult", "Reference"]
+__all__ += ["Repair", "float_copy", "ignored_requests", "is_noise", "noise", "plan_only"]
 __all__ += [
-    "LoadedModel",
-    "Monitor",
-    "Provenance",
-    "Reference",
-    "Repair",
-    "float_copy",
-    "plan_only",
     "quantize",
     "realize",
+    "require_change",
+    "require_signal",
+    "require_smaller",
     "with_opset",
 ]
 
@@ -183,8 +187,15 @@ class Form(ABC, Generic[P, D]):
         return draft
 
     def origin(self, prepared: P) -> Provenance:
-        """Say what came in: the model, and the data that decided something."""
-        return Provenance(kind=self.kind, float=ModelOrigin(**model_digest(prepared.source)))
+        """Say what came in: the model, and the data or the calibration that decided something."""
+        origin = Provenance(kind=self.kind, float=ModelOrigin(**model_digest(prepared.source)))
+        seen = prepared.seen
+        if seen is NOTHING_SEEN:
+            return origin
+        inputs = [value.name or "" for value in prepared.source.model.graph.inputs]
+        given = isinstance(self.job.data, Calibration)
+        calibration = calibration_origin(seen) if given else None
+        return replace(origin, data=data_origin(seen, inputs), calibration=calibration)
 
     def reference(self, prepared: P, draft: D, reference: Reference) -> Reference:
         """Return what a draft's result is compared with."""

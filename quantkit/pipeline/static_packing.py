@@ -37,6 +37,7 @@ class StaticDraft(Draft):
 
     Attributes:
         solved: Integers of weights, and biases, that were solved for.
+        first: The same of the first draft, which may have had more in integers.
         given_up: What an earlier draft had in integers and this one has not, and why.
         noisy: An earlier draft gave noise.
         ratio: Its time as a share of float's, measured in turns; None if it was not.
@@ -44,6 +45,7 @@ class StaticDraft(Draft):
     """
 
     solved: SolvedIntegers = field(default_factory=SolvedIntegers)
+    first: SolvedIntegers = field(default_factory=SolvedIntegers)
     given_up: tuple[str, ...] = ()
     noisy: bool = False
     ratio: float | None = None
@@ -59,14 +61,12 @@ class Packing:
 
     Attributes:
         output_format: How plans are written down.
-        solved: The integers of the first draft.
         solve: Solves for weights that have few bits in the file.
         record: Returns what the record of origin says, to know its size.
         monitor: Told what is done.
     """
 
     output_format: Format
-    solved: SolvedIntegers
     solve: Callable[[Prepared, Plan], SolvedIntegers]
     record: Callable[[Prepared, StaticDraft], Provenance]
     monitor: Monitor
@@ -85,7 +85,7 @@ class Packing:
         blocks = dict(few.blocks)
         how = BlockSettings(workers=cores(), keep_sums=True)
         solve_blind(ready.model, plan, blocks, how, self.monitor)
-        left = still_static(ready.products, plan, self.solved)
+        left = still_static(ready.products, plan, draft.first)
         whole = {name: w for name, w in left.weights.items() if name not in blocks}
         both = SolvedIntegers(weights=whole, biases={**left.biases, **few.biases}, blocks=blocks)
         notes = (

@@ -87,13 +87,11 @@ class StaticRepairs:
     Attributes:
         output_format: How plans are written down.
         costs: What each node takes; None: not known.
-        solved: The integers of the first draft.
         monitor: Told what is done.
     """
 
     output_format: Format
     costs: Costs | None
-    solved: SolvedIntegers
     monitor: Monitor
 
     def settling(self) -> tuple[Repair[Prepared, StaticDraft], ...]:
@@ -120,7 +118,7 @@ class StaticRepairs:
         """Leave in float what is nearly free there."""
         draft = attempt.draft
         trade = trade_time_for_noise(
-            attempt.prepared, draft.plan, self.solved, self.costs, draft.kept, self.monitor
+            attempt.prepared, draft.plan, draft.first, self.costs, draft.kept, self.monitor
         )
         if not trade.notes:
             return None
@@ -129,7 +127,7 @@ class StaticRepairs:
 
     def _left(self, attempt: StaticAttempt, plan: Plan) -> SolvedIntegers:
         """Return the integers of what a plan still has in integers."""
-        return still_static(attempt.prepared.ready.products, plan, self.solved)
+        return still_static(attempt.prepared.ready.products, plan, attempt.draft.first)
 
     def _without(
         self, attempt: StaticAttempt, kept: Mapping[str, Kept], why: str = ""
@@ -156,6 +154,7 @@ class StaticRepairs:
             plan=plan,
             kept=kept,
             solved=self._left(attempt, plan),
+            first=draft.first,
             warnings=draft.warnings,
             given_up=(*draft.given_up, said),
             noisy=is_poor(attempt),

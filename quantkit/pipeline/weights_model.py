@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.calibration.job import sample_digest
+from quantkit.calibration.origin import samples_origin
 from quantkit.calibration.prepare import inputs_of
 from quantkit.data import Samples, batches, collate
 from quantkit.data.feeds import batch_for
@@ -17,6 +19,7 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.graph.view import view_of
+from quantkit.model.provenance import DataOrigin
 from quantkit.pipeline.calibrate import CalibrateOptions, OneShotData, OpenedData, opened_for
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
@@ -48,6 +51,19 @@ class PreparedWeights(Prepared):
     def resumable(self) -> bool:
         """Whether a later run can tell that it has the same samples."""
         return self.data is None or isinstance(self.data.samples, Samples)
+
+    def data_origin(self) -> DataOrigin | None:
+        """Name the samples, by all that they were drawn with; None: there are none."""
+        if self.data is None:
+            return None
+        samples, chosen = self.data.require(), self.data.settings
+        return samples_origin(
+            samples.description,
+            samples.fingerprint() if isinstance(samples, Samples) else "",
+            [sample_digest(feed) for feed in self.feeds()],
+            {"limit": chosen.limit, "shuffle": chosen.shuffle, "seed": chosen.seed},
+            "moments",
+        )
 
     def feeds(self) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the samples that weights are fitted to, one run at a time."""

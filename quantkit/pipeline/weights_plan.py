@@ -1,4 +1,4 @@
-"""Plan weights in blocks: by rules, by measured times of layers, and by measured noise where there is a target."""
+"""Plan and solve for weights in blocks: by rules, by measured times of layers, and by measured noise where there is a target."""
 
 import json
 import os
@@ -32,9 +32,12 @@ from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Plan, WeightPlan, plan_blocks
 from quantkit.quantize.plan.blocks import grid_of
 from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.settings import WeightsSettings
+from quantkit.targets import cores
 
-__all__ = ["WeightsDraft", "is_measured", "plan_weights_of"]
+__all__ = ["WeightsDraft", "is_measured", "plan_weights_of", "solve_codes"]
 
 _PROBES = 4  # samples on which single weights are tried
 _DECIDED = "decided.json"
@@ -151,3 +154,42 @@ def _bits(
 
     wanted = wanted_bytes(options.target_size, prepared.source.nbytes)
     return bits_for_size(choices, wanted, size_of)
+
+
+def solve_codes(prepared: PreparedWeights, draft: WeightsDraft, monitor: Monitor) -> list[str]:
+    """Find the codes of all weights: from what they multiply, in the order of the graph, or without data; return notes.
+
+    Args:
+        prepared: The model.
+        draft: What is in blocks, and where codes are put.
+        monitor: Told what is done.
+    """
+    options, model = prepared.job.options, prepared.ready.model
+    store = CodesFolder(draft.folder)
+    settings = BlockSettings(
+        method=options.method,
+        sequential=options.sequential is not False,
+        workers=cores(),
+        memory=prepared.job.settings.memory_limit // 2,
+    )
+    notes = list[str]()
+    if prepared.floats is not None and options.rounding is not False:
+        tensors = prepared.lab / "tensors"
+        tensors.mkdir()
+        try:
+            return solve_in_order(
+                model,
+                prepared.floats,
+                draft.plan,
+                prepared.ready.products,
+                prepared.feeds,
+                store,
+                settings,
+                tensors,
+                monitor,
+            )
+        except RUNTIME_ERRORS as e:
+            why = f"A part of the model does not run by itself ({first_line(e)}): weights are rounded without data."
+            notes = [why]
+    solve_blind(model, draft.plan, store, settings, monitor)
+    return notes

@@ -23,15 +23,7 @@ from quantkit.pipeline.bits import (
     spread_of,
     wanted_bytes,
 )
-from quantkit.pipeline.checks import (
-    TINY,
-    is_noise,
-    noise,
-    require_change,
-    require_signal,
-    require_smaller,
-)
-from quantkit.pipeline.ignored import ignored_requests
+from quantkit.pipeline.checks import TINY
 from quantkit.pipeline.quantize import (
     Attempt,
     Draft,
@@ -45,7 +37,13 @@ from quantkit.pipeline.quantize import (
     QuantizeResult,
     Repair,
     float_copy,
+    ignored_requests,
+    is_noise,
+    noise,
     quantize,
+    require_change,
+    require_signal,
+    require_smaller,
     with_opset,
 )
 from quantkit.quantize.emit import emit_dynamic

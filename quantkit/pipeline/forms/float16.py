@@ -12,7 +12,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantkit.calibration.origin import data_origin
 from quantkit.errors import NothingToQuantizeError, QuantkitError
 from quantkit.model.graph.half import half_type
 from quantkit.model.graph.half_view import half_view_of
@@ -32,7 +31,6 @@ from quantkit.pipeline.quantize import (
     Monitor,
     Output,
     Prepared,
-    Provenance,
     QuantizeResult,
     Reference,
     Repair,
@@ -116,14 +114,6 @@ class Float16Form(Form[_Prepared, Draft]):
         emit_half(model, draft.plan)
         declare_only(model, prepared.declared)
         return model
-
-    def origin(self, prepared: _Prepared) -> Provenance:
-        """Name the data too, where its ranges decided."""
-        origin = super().origin(prepared)
-        if not self._observes(prepared):
-            return origin
-        inputs = [value.name or "" for value in prepared.source.model.graph.inputs]
-        return replace(origin, data=data_origin(prepared.seen, inputs))
 
     def record(self, prepared: _Prepared, draft: Draft) -> dict[str, Any]:
         """Return the options; settings of data only where it decided something."""

@@ -7,27 +7,15 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantkit.calibration.calibration import Calibration
-from quantkit.calibration.origin import calibration_origin, data_origin
 from quantkit.errors import QuantkitError
 from quantkit.model.graph.channel_factors import write_divisors
 from quantkit.model.graph.save import copy_of
 from quantkit.model.provenance import json_digest
-from quantkit.pipeline.checks import (
-    check_output_path,
-    is_noise,
-    require_change,
-    require_pair_safe,
-    require_signal,
-    require_smaller,
-    require_static,
-    unfused,
-)
+from quantkit.pipeline.checks import check_output_path, require_pair_safe, require_static, unfused
 from quantkit.pipeline.fit import excess_of
-from quantkit.pipeline.ignored import ignored_requests
 from quantkit.pipeline.measure import Decision, decide, timing_notes
 from quantkit.pipeline.plan_prepared import check_plan, format_of, plan_of
-from quantkit.pipeline.prepare import Use, prepare
+from quantkit.pipeline.prepare import STEPS, Held, Use, prepare
 from quantkit.pipeline.quantize import (
     Form,
     Job,
@@ -39,17 +27,20 @@ from quantkit.pipeline.quantize import (
     QuantizeResult,
     Reference,
     Repair,
+    ignored_requests,
+    is_noise,
     plan_only,
     quantize,
     realize,
+    require_change,
+    require_signal,
+    require_smaller,
 )
-from quantkit.pipeline.static_model import STEPS
 from quantkit.pipeline.static_packing import Packing, StaticAttempt, StaticDraft
 from quantkit.pipeline.static_repairs import StaticRepairs, faults, is_poor
 from quantkit.pipeline.static_rounding import rounded
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Plan, check_settings, check_target_of
-from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.solve.empirical_bias import correct_biases
 from quantkit.runtime.check_result import LARGE, MADE_UP, Verification
 from quantkit.runtime.kernels import Fusion, fusion_of
@@ -107,10 +98,9 @@ class StaticForm(Form[Prepared, StaticDraft]):
         self.follows = None if plan is None else json_digest(plan.to_json())
         self.from_file = from_file
         self.decision = Decision()
-        self.solved = SolvedIntegers()
         self.unsafe = list[str]()
         self.fusion: Fusion | None = None
-        self._moments: Calibration | None = None  # of the first group, until they are used
+        self._moments: Held = None  # of the first group, until they are used
 
     # --- prepare and plan
 
@@ -168,12 +158,12 @@ class StaticForm(Form[Prepared, StaticDraft]):
     def solve(self, prepared: Prepared, draft: StaticDraft) -> StaticDraft:
         """Round weights by what they multiply, and correct biases."""
 
-        def first() -> Calibration | None:
+        def first() -> Held:
             found, self._moments = self._moments or prepared.moments.held, None
             return found
 
-        self.solved = rounded(prepared, draft.plan, self.monitor, first)
-        return replace(draft, solved=self.solved)
+        found = rounded(prepared, draft.plan, self.monitor, first)
+        return replace(draft, solved=found, first=found)
 
     def emit(self, prepared: Prepared, draft: StaticDraft) -> ir.Model:
         """Emit a copy; types that were only inferred are not stored: they are a tenth of a small file."""
@@ -190,17 +180,6 @@ class StaticForm(Form[Prepared, StaticDraft]):
             if value.name not in declared:
                 value.type = value.shape = None
         return model
-
-    def origin(self, prepared: Prepared) -> Provenance:
-        """Name the data and the calibration."""
-        seen = prepared.seen
-        inputs = [value.name or "" for value in prepared.source.model.graph.inputs]
-        given = isinstance(self.job.data, Calibration)
-        return replace(
-            super().origin(prepared),
-            data=data_origin(seen, inputs),
-            calibration=calibration_origin(seen) if given else None,
-        )
 
     def record(self, prepared: Prepared, draft: StaticDraft) -> dict[str, Any]:
         """Return options and decisions; not how many processes ran, which changes nothing."""
@@ -235,17 +214,16 @@ class StaticForm(Form[Prepared, StaticDraft]):
         """Give back integers of one's own plan that lose too much; at last give weights fewer bits."""
         settles, packs = self._settles(draft), self.given is None and self.job.options.packs
         costs, form = self.decision.costs, self.output_format
-        repairs = StaticRepairs(
-            output_format=form, costs=costs, solved=self.solved, monitor=self.monitor
-        )
+        repairs = StaticRepairs(output_format=form, costs=costs, monitor=self.monitor)
         last = Repair(when=self._is_good, change=self._packing().packed, always=True)
         return (*(repairs.settling() if settles else ()), *((last,) if packs else ()))
 
     def _packing(self) -> Packing:
         return Packing(
             output_format=self.output_format,
-            solved=self.solved,
-            solve=self._packed,
+            solve=lambda prepared, plan: rounded(
+                prepared, plan, self.monitor, lambda: prepared.moments.held, packed=True
+            ),
             record=self._whole_record,
             monitor=self.monitor,
         )
@@ -262,10 +240,6 @@ class StaticForm(Form[Prepared, StaticDraft]):
     def _settles(self, draft: StaticDraft) -> bool:
         """Say whether anything may be taken back: not where all is to be quantized, or done again as a record says."""
         return self.given is None and draft.plan.coverage == "gain" and not self.job.kept
-
-    def _packed(self, prepared: Prepared, plan: Plan) -> SolvedIntegers:
-        held = prepared.moments.held
-        return rounded(prepared, plan, self.monitor, lambda: held, packed=True)
 
     def faults(self, attempt: StaticAttempt) -> float:
         """Return how many dB the worst output lacks, and more if the file has grown."""

@@ -11,23 +11,11 @@ from typing import Any
 import onnx_ir as ir
 
 from quantkit._version import __version__
-from quantkit.calibration.job import sample_digest
-from quantkit.calibration.origin import samples_origin
-from quantkit.data import Samples
 from quantkit.files import scratch
 from quantkit.model.graph.channel_factors import write_divisors
 from quantkit.model.graph.save import copy_of
 from quantkit.model.provenance import json_digest
-from quantkit.pipeline.block_times import (
-    kept_out_of_blocks,
-    rounding_noted,
-)
-from quantkit.pipeline.checks import (
-    require_change,
-    require_signal,
-    require_smaller,
-)
-from quantkit.pipeline.ignored import ignored_requests
+from quantkit.pipeline.block_times import kept_out_of_blocks
 from quantkit.pipeline.partial import Partial, partial_folder
 from quantkit.pipeline.quantize import (
     Attempt,
@@ -39,23 +27,25 @@ from quantkit.pipeline.quantize import (
     Provenance,
     QuantizeResult,
     Repair,
+    ignored_requests,
     plan_only,
     quantize,
+    require_change,
+    require_signal,
+    require_smaller,
 )
 from quantkit.pipeline.timing import SLOWEST, ratio_to_float
 from quantkit.pipeline.weights_model import PreparedWeights, prepare_weights
-from quantkit.pipeline.weights_plan import WeightsDraft, is_measured, plan_weights_of
+from quantkit.pipeline.weights_plan import WeightsDraft, is_measured, plan_weights_of, solve_codes
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Plan, check_fits, plan_blocks
 from quantkit.quantize.plan.model import SolvedIntegers
-from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
+from quantkit.quantize.solve.blocks import CodesFolder
 from quantkit.runtime.check_result import LARGE
-from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.kernels import fusion_of, rounding_noted
 from quantkit.runtime.profile import load_text
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.settings import WeightsSettings
 from quantkit.settings.record import settings_record
-from quantkit.targets import cores
 
 __all__ = ["WeightsForm", "WeightsJob", "plan_weights", "quantize_weights"]
 
@@ -104,17 +94,7 @@ class WeightsForm(Form[PreparedWeights, WeightsDraft]):
     def origin(self, prepared: PreparedWeights) -> Provenance:
         """Name the samples too: what was left of a run that was killed is only good for the same ones."""
         if self._origin is None:
-            self._origin = super().origin(prepared)
-            if prepared.data is not None:
-                samples, chosen = prepared.data.require(), prepared.data.settings
-                data = samples_origin(
-                    samples.description,
-                    samples.fingerprint() if isinstance(samples, Samples) else "",
-                    [sample_digest(feed) for feed in prepared.feeds()],
-                    {"limit": chosen.limit, "shuffle": chosen.shuffle, "seed": chosen.seed},
-                    "moments",
-                )
-                self._origin = replace(self._origin, data=data)
+            self._origin = replace(super().origin(prepared), data=prepared.data_origin())
         return self._origin
 
     def record(self, prepared: PreparedWeights, draft: WeightsDraft) -> dict[str, Any]:
@@ -170,38 +150,9 @@ class WeightsForm(Form[PreparedWeights, WeightsDraft]):
     # --- solve and emit
 
     def solve(self, prepared: PreparedWeights, draft: WeightsDraft) -> WeightsDraft:
-        """Find the codes of all weights: from what they multiply, in the order of the graph, or without data."""
+        """Find the codes of all weights."""
         self.monitor.step(3, _STEPS, "Solving for weights")
-        options, model = self.job.options, prepared.ready.model
-        store = CodesFolder(draft.folder)
-        settings = BlockSettings(
-            method=options.method,
-            sequential=options.sequential is not False,
-            workers=cores(),
-            memory=self.job.settings.memory_limit // 2,
-        )
-        notes = list[str]()
-        if prepared.floats is not None and options.rounding is not False:
-            tensors = prepared.lab / "tensors"
-            tensors.mkdir()
-            try:
-                notes = solve_in_order(
-                    model,
-                    prepared.floats,
-                    draft.plan,
-                    prepared.ready.products,
-                    prepared.feeds,
-                    store,
-                    settings,
-                    tensors,
-                    self.monitor,
-                )
-                return replace(draft, solving=tuple(notes))
-            except RUNTIME_ERRORS as e:
-                why = f"A part of the model does not run by itself ({first_line(e)}): weights are rounded without data."
-                notes = [why]
-        solve_blind(model, draft.plan, store, settings, self.monitor)
-        return replace(draft, solving=tuple(notes))
+        return replace(draft, solving=tuple(solve_codes(prepared, draft, self.monitor)))
 
     def emit(self, prepared: PreparedWeights, draft: WeightsDraft) -> ir.Model:
         """Emit a copy with the codes that were solved for."""
