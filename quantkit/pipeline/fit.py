@@ -67,7 +67,7 @@ def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
         weights = clip_weights(meter, ready.model, plan, observed, loudest)
         ranges = fit_ranges(observed, weights)
         fitted = replace(prepared, fitted={source[t]: ends for t, ends in ranges.items()})
-        return _checked(prepared, fitted, {t: observed[t] for t in ranges}, weights)
+        return _checked((prepared, plan), fitted, {t: observed[t] for t in ranges}, weights, meter)
     except RUNTIME_ERRORS:  # a model that does not run with more outputs than its own
         return prepared
 
@@ -79,16 +79,22 @@ def _meter(prepared: Prepared, plan: Plan, feeds: Feeds) -> Meter:
 
 
 def _checked(
-    plain: Prepared, fitted: Prepared, observed: Observed, weights: Mapping[str, float]
+    before: tuple[Prepared, Plan],
+    fitted: Prepared,
+    observed: Observed,
+    weights: Mapping[str, float],
+    meter: Meter,
 ) -> Prepared:
     """Return the fitted ranges unless they are noisier on samples that did not set them; these samples judge the result, too.
 
     Args:
-        plain: With the ranges of the default method.
+        before: With the ranges of the default method, and its plan.
         fitted: With fitted ranges.
         observed: The tensors whose ranges were fitted.
         weights: Their clip weights.
+        meter: Of the plan with plain ranges; its sessions serve both.
     """
+    plain, planned = before
     data = plain.data
     assert data is not None  # noqa: S101 - ranges were fitted to it
     held = plain.judged if plain.on == HELD_OUT else ()
@@ -102,12 +108,15 @@ def _checked(
     parts = observe_parts(plain.ready.model, observed, samples)
     folds = range(len(next(iter(parts.values()))))
     tried = []
-    for one, fit in ((plain, _plain_ranges), (fitted, partial(fit_ranges, weights=weights))):
-        plan = plan_of(one)
+    for one, plan, fit in (
+        (plain, planned, _plain_ranges),
+        (fitted, plan_of(fitted), partial(fit_ranges, weights=weights)),
+    ):
         numbers = [numbers_without(part, plan, fit, observed, parts) for part in folds]
         turns = Turns(first=len(held), numbers=tuple(numbers))
-        meter = _meter(one, plan, samples[:_CHECKED_ON])
-        tried.append((_worst(_tallies_in_turn(meter, turns)), replace(one, turns=turns)))
+        judges = samples[:_CHECKED_ON]
+        judge = meter.again(plan, judges) or _meter(one, plan, judges)
+        tried.append((_worst(_tallies_in_turn(judge, turns)), replace(one, turns=turns)))
     (noise_of_plain, plain), (noise_of_fitted, fitted) = tried
     better = plain if noise_of_fitted > _LOUDER * noise_of_plain else fitted
     return (

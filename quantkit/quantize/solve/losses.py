@@ -14,7 +14,7 @@ by halves: neighbours in the graph are switched together, and only groups that m
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import chain
@@ -108,25 +108,57 @@ class Meter:
         writer = _Switches(model, view, plan, solved)
         self.places = writer.places
         self.adjustable = {p.tensor: i for i, p in enumerate(writer.places) if i in writer.inputs}
+        self._plan, self._view, self._other = plan, view, _AS_PLANNED
         self._types = {t: p.dtype.name for t, p in plan.activation.items()}
         # Between switches operators are short: two threads took 2.3 times the CPU of one for MobileNetV2 (see `at_once`).
         places = writer.positions()
         count = min(_SEGMENTS, max(1, len(places) // _PLACES))
         self._segments = Segments(writer.proto, sorted(set(places.values())), count)
         self._starts = {place: self._segments.segment_of(at) for place, at in places.items()}
-        self._states: dict[int, dict[int, Mapping[str, Any]]] = {}  # by sample, of nothing rounded
         outputs = self._segments.outputs
         floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
         # Labels tell where there is nothing else: they say nothing until they change.
         self.by_labels = not floats
         self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
-        self._feeds = feeds[:most]
         self._all_off = dict.fromkeys(map(_switch, range(len(self.places))), _OFF)
+        self._run_float(feeds[:most])
+
+    def _run_float(self, feeds: Feeds) -> None:
+        """Run samples without rounding: all noise is measured against that."""
+        self._feeds = feeds
+        self._states: dict[int, dict[int, Mapping[str, Any]]] = {}  # by sample, of nothing rounded
         self._known: dict[tuple[frozenset[int], int | None, float], Noise] = {}
         self._expected = list(self.at_once(lambda feed: self._run(feed, ()), self._feeds))
         self._signals: list[list[Signal | None]] = []
         for expected in self._expected:
             self._signals.append(self._signals_of(expected))
+
+    def again(self, plan: Plan, feeds: Feeds) -> "Meter | None":
+        """Return a meter of the same model on other samples, in the same sessions.
+
+        Args:
+            plan: It rounds activations with other numbers, perhaps; None comes back where it rounds them at other places.
+            feeds: The samples; all are used.
+        """
+        if not self._rounds_like(plan):
+            return None
+        other = copy(self)
+        numbers = {t: plan.activation[t] for t in self.adjustable}
+        other._other = {t: (own.scale, own.zero_point) for t, own in numbers.items()}  # noqa: SLF001
+        other._run_float(feeds)  # noqa: SLF001
+        return other
+
+    def _rounds_like(self, plan: Plan) -> bool:
+        """Say whether a plan has switches at the same places, all of which are for activations whose numbers are inputs."""
+        if len(self.adjustable) < len(self.places) or plan.nodes != self._plan.nodes:
+            return False
+        same = {t: p.dtype for t, p in plan.activation.items()}
+        if same != {t: p.dtype for t, p in self._plan.activation.items()}:
+            return False
+        moves = [n for n in self._view.nodes if n.op_type in MOVES]
+        ends = [(n.inputs[0], out) for n in moves if n.inputs for out in n.outputs]
+        ends = [(a, b) for a, b in ends if {a, b} <= plan.activation.keys()]
+        return all(_are_one(self._plan, *both) == _are_one(plan, *both) for both in ends)
 
     @property
     def samples(self) -> int:
@@ -147,7 +179,7 @@ class Meter:
         self, feed: Mapping[str, Any], on: Collection[int], numbers: Numbers = _AS_PLANNED
     ) -> list[NDArray[Any]]:
         fed = {**feed, **self._all_off, **dict.fromkeys(map(_switch, on), _ON)}
-        for tensor, (scale, zero) in numbers.items():
+        for tensor, (scale, zero) in {**self._other, **numbers}.items():
             place = self.adjustable[tensor]
             fed[_scale(place)] = np.array(scale, np.float32)
             fed[_zero(place)] = np.array(zero, self._types[tensor])
@@ -285,6 +317,11 @@ class Meter:
         return Losses(outputs=outputs, nodes=nodes, tensors=tensors)
 
 
+def _are_one(plan: Plan, tensor: str, other: str) -> bool:
+    """Say whether two tensors have the same integers."""
+    return _numbers(plan.activation[tensor]) == _numbers(plan.activation[other])
+
+
 def _at_least(tally: Tally, rest: Sequence[Signal | None]) -> float:
     """Return noise over signal of an output if samples of these signals added no noise."""
     whole = replace(tally)
@@ -385,8 +422,9 @@ class _Switches:
         node = self.nodes.get(name)
         if node is None or node.op_type not in MOVES or not node.inputs:
             return False
-        source, own = self.plan.activation.get(node.inputs[0]), self.plan.activation[tensor]
-        return source is not None and _numbers(source) == _numbers(own)
+        return node.inputs[0] in self.plan.activation and _are_one(
+            self.plan, node.inputs[0], tensor
+        )
 
     def _for_readers(self, graph: onnx.GraphProto, tensor: str) -> onnx.NodeProto:
         """Round a tensor for those alone that read it as integers."""
@@ -443,8 +481,8 @@ class _Switches:
             name = f"quantkit/bias/{number}"
             held.append(numpy_helper.from_array(np.asarray(bias, np.float32), name))
             on.input[_BIAS:] = [name]
-        for which, copy in (("on", on), ("off", off)):
-            copy.output[:] = [
+        for which, branch in (("on", on), ("off", off)):
+            branch.output[:] = [
                 f"quantkit/{which}/{i}" if o else "" for i, o in enumerate(node.output)
             ]
         used = [o for o in node.output if o]
