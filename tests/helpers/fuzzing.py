@@ -270,7 +270,7 @@ def _server() -> _Server:
 
 def _serve() -> None:
     """Answer jobs, one a line, until there are no more."""
-    lines = ("calibrate", "evaluate", "inspect", "optimize", "pipeline")
+    lines = ("calibrate", "evaluate", "inspect", "optimize", "quantize")
     for name in ("cli.app", *(f"pipeline.{line}" for line in lines)):
         importlib.import_module(f"quantkit.{name}")
     for line in sys.stdin.buffer:
