@@ -25,8 +25,9 @@ from worker import peak_bytes
 
 from quantkit import calibrate
 from quantkit.calibration import CalibratorOf
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.data import InputSpec, arrays, images, open_data, order  # noqa: F401 - not to be timed
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings, ImageSettings
 
 Report = dict[str, Any]

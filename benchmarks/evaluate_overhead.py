@@ -75,7 +75,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 def plain(models: Sequence[Any], data: Cifar) -> None:
     """Read every sample as an evaluation does, run every model on it, and keep nothing."""
-    from quantkit.calibration.prepare import inputs_of
+    from quantkit.calibration.model_inputs import inputs_of
     from quantkit.data import open_data
     from quantkit.model.graph.load import load
     from quantkit.runtime.session import make_session

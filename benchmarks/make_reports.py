@@ -42,7 +42,7 @@ def quantkit(folder: Path, *arguments: str) -> None:
 
 def samples_of(folder: Path, calibration: str) -> Path:
     """Write the calibration samples as quantkit reads them, for onnxruntime to read the same."""
-    from quantkit.calibration.prepare import inputs_of
+    from quantkit.calibration.model_inputs import inputs_of
     from quantkit.data import Samples, order
     from quantkit.data import open_data as opened
     from quantkit.model.graph.load import load

@@ -20,11 +20,12 @@ from tasks import Sizes, Task, tasks
 
 from calibrators import PatchMoments
 from quantkit import DataSettings
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.model.graph.load import load
 from quantkit.model.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.pipeline.prepared import FloatModel
 from quantkit.pipeline.static_model import runnable, simplified
 from quantkit.quantize.solve.rounding import peak_scale, safe_scale

@@ -185,7 +185,7 @@ def laid_out(case: Case, folder: Path) -> None:
 
 def _save_samples(case: Case, folder: Path) -> None:
     """Write the tools' samples for those that read arrays: what to calibrate with, what to choose by, and its labels."""
-    from quantkit.calibration.prepare import inputs_of
+    from quantkit.calibration.model_inputs import inputs_of
     from quantkit.data import Samples, open_data
     from quantkit.model.graph.load import load
     from quantkit.settings import TextSettings, load_recipe

@@ -7,8 +7,9 @@ import onnx
 
 from quantkit.api.arguments import checked_kinds, range_method, sample_settings
 from quantkit.calibration import Calibration, Request
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.errors import UsageError
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import CalibrateSettings, DataSettings
 
 __all__ = ["CalibrateOptions", "calibrate", "calibrate_model"]

@@ -16,11 +16,11 @@ from quantkit.calibration.calibration import Calibration, sketch_method
 from quantkit.calibration.distributed import cluster, run_on, workers_of
 from quantkit.calibration.fitting import fit_job
 from quantkit.calibration.job import Job, close
+from quantkit.calibration.model_inputs import batch_for, fixed_batch, inputs_of
 from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.notes import names_of, require_values, warnings_of, without_unseen
 from quantkit.calibration.observations import Observations
 from quantkit.calibration.points import Points
-from quantkit.calibration.prepare import inputs_of
 from quantkit.calibration.requests import (
     CalibratorOf,
     MinMaxOf,
@@ -31,8 +31,7 @@ from quantkit.calibration.requests import (
     values_counted,
 )
 from quantkit.calibration.run import Checkpoint, Pass, observe, observe_stream
-from quantkit.data import InputSpec, Samples, Stream, fixed_batch
-from quantkit.data.feeds import batch_for
+from quantkit.data import InputSpec, Samples, Stream
 from quantkit.errors import DataError, UsageError
 from quantkit.model.digests import model_digest
 from quantkit.model.graph.half import half_type, widened_note

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from quantkit.calibration.job import Job, OpenJob, opened
+from quantkit.calibration.model_inputs import batch_for, fixed_batch
 from quantkit.calibration.requests import PatchesOf, Request
-from quantkit.data import InputSpec, Sample, collate, fixed_batch
-from quantkit.data.feeds import batch_for
+from quantkit.data import InputSpec, Sample, collate
 from quantkit.errors import DataError
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 

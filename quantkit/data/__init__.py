@@ -12,7 +12,7 @@ from quantkit.data import detect
 from quantkit.data.batch import batches, order
 from quantkit.data.blocks import Trial
 from quantkit.data.boxes import Boxes
-from quantkit.data.feeds import collate, fixed_batch
+from quantkit.data.feeds import collate
 from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
@@ -29,7 +29,6 @@ __all__ = [
     "Trial",
     "batches",
     "collate",
-    "fixed_batch",
     "open_data",
     "order",
 ]

@@ -4,24 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from quantkit.data.model import Array, InputSpec, Sample
-from quantkit.errors import DataError
+from quantkit.data.model import Array, Sample
 
-__all__ = ["batch_for", "collate", "fixed_batch"]
-
-
-def fixed_batch(inputs: Sequence[InputSpec]) -> int | None:
-    """Return the batch that the model is built for; None if it takes any.
-
-    That is the leading extent that all inputs with a leading axis share. Where they differ (a
-    state of [2, batch, 128] beside a signal), one run takes one sample: 1.
-    """
-    extents = {spec.shape[0] for spec in inputs if spec.shape}
-    if extents <= {None}:
-        return None
-    if len(extents) == 1:
-        return extents.pop()
-    return 1
+__all__ = ["collate"]
 
 
 def collate(samples: Sequence[Sample]) -> list[dict[str, Array]]:
@@ -70,28 +55,3 @@ def _padded_sample(sample: Sample, length: int) -> Mapping[str, Array]:
             rest = [(0, 0)] * (feeds[name].ndim - 2)
             feeds[name] = np.pad(feeds[name], [(0, 0), widths, *rest], constant_values=value)
     return feeds
-
-
-def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
-    """Return how many samples make a batch: as many as asked, or as the model is built for.
-
-    Args:
-        inputs: What the model takes.
-        sample: The first.
-        wanted: As the user asked.
-
-    Raises:
-        DataError: The model's batch is not a multiple of the sample's.
-    """
-    fixed = fixed_batch(inputs)
-    if fixed is None:
-        return wanted
-    if sample.whole:
-        return 1
-    rows = min((a.shape[0] for a in sample.feeds.values() if a.ndim), default=1) or 1
-    if fixed % rows:
-        raise DataError(
-            f"The model takes batches of {fixed}, which samples of {rows} rows ('{sample.name}') do "
-            "not fill."
-        )
-    return fixed // rows

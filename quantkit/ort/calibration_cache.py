@@ -13,11 +13,12 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.calibration import Calibration, CalibratorOf, Request
-from quantkit.calibration.collect import collect
+from quantkit.calibration.collect import CalibrateOptions, collect
+from quantkit.calibration.model_inputs import with_model_folder
 from quantkit.calibration.monitor import Silent
 from quantkit.calibration.observations import Observations
+from quantkit.calibration.opened import open_samples
 from quantkit.calibration.points import Points
-from quantkit.calibration.prepare import with_model_folder
 from quantkit.calibration.requests import MinMaxOf, RunningMinMax
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder, replace_text
@@ -25,7 +26,7 @@ from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import load
 from quantkit.model.graph.shapes import infer_types
 from quantkit.ort.extra_options import METHODS
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model, open_samples
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 

@@ -15,6 +15,7 @@ from onnxruntime.quantization.quantize import CalibrationMethod
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.task import Task, static_job
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.model.graph.load import load
 from quantkit.model.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
@@ -23,7 +24,6 @@ from quantkit.ort.calibration_cache import cached
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.quant_utils import plain_name, type_name
-from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.static import static
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.pipeline.write_float import write_float

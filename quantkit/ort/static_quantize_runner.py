@@ -14,7 +14,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader, Calibratio
 from onnxruntime.quantization.quant_utils import QuantFormat, QuantType
 from onnxruntime.quantization.static_quantize_runner import parse_arguments
 
-from quantkit.calibration.prepare import inputs_of
+from quantkit.calibration.model_inputs import inputs_of
 from quantkit.data.detect import TEST_SETS, Found, natural
 from quantkit.data.test_sets import open_test_sets
 from quantkit.errors import DataError, QuantkitError, UsageError, as_os_error

@@ -14,11 +14,12 @@ from calibrators import ChannelExtremes, ChannelMoments, MeanSquaredError, Sketc
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Monitor
+from quantkit.calibration.opened import OpenedData
 from quantkit.calibration.requests import Request
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import copy_of
 from quantkit.numerics.decibels import decibels
-from quantkit.pipeline.calibrate import OpenedData, collected
+from quantkit.pipeline.calibrate import collected
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import Feeds, FloatModel
 from quantkit.pipeline.static_model import STEPS, fitting, runnable

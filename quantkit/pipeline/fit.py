@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 
 from calibrators import MeanSquaredError
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.points import moved_from
-from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.prepared import Feeds, Prepared, Turns
 from quantkit.quantize.plan import Plan

@@ -10,10 +10,11 @@ from typing import Literal
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.calibration.opened import OpenedData, opened_for
 from quantkit.calibration.points import points_of
 from quantkit.calibration.requests import CalibratorOf, PeaksOf, Request
 from quantkit.model.graph.load import LoadedModel
-from quantkit.pipeline.calibrate import OpenedData, collected, opened_for
+from quantkit.pipeline.calibrate import collected
 from quantkit.pipeline.channels import with_even_channels
 from quantkit.pipeline.checks import read_model, require_static
 from quantkit.pipeline.fit import with_fitted_ranges

@@ -11,6 +11,7 @@ from calibrators import Peaks, Sketch
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.collect import DEFAULT
 from quantkit.calibration.observations import Observations
+from quantkit.calibration.opened import OpenedData
 from quantkit.calibration.requests import PeaksOf, Request
 from quantkit.model.graph.channel_factors import Divisors
 from quantkit.model.graph.half import half_type, widen, widened_note
@@ -21,7 +22,6 @@ from quantkit.model.graph.products import Product, products_of
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.view import View
-from quantkit.pipeline.calibrate import OpenedData
 from quantkit.pipeline.job import Job
 from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.check_result import MADE_UP

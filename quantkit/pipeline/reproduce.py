@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 
 from quantkit.calibration import Calibration, CalibratorOf
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.model.digests import content_digest
 from quantkit.model.graph.load import model_files
 from quantkit.model.provenance import Provenance, read_provenance
-from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.forms.float16 import Float16Job, float16
 from quantkit.pipeline.forms.static import StaticJob, static

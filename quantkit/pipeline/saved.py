@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.calibration import Calibration, CalibratorOf
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import read_container, write_container
 from quantkit.errors import (
     DataError,
@@ -35,7 +36,6 @@ from quantkit.model.graph.channel_factors import KEY, Divisors, read_divisors, w
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage
 from quantkit.model.provenance import json_digest
-from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.static import StaticJob
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import FloatModel, Moments, Prepared, Turns

@@ -10,9 +10,11 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from quantkit.calibration import Calibration
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
+from quantkit.calibration.model_inputs import inputs_of, with_model_folder
+from quantkit.calibration.opened import opened_for
 from quantkit.calibration.origin import calibration_digest
-from quantkit.calibration.prepare import inputs_of, with_model_folder
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
 from quantkit.model.digests import content_digest, model_digest
@@ -28,7 +30,6 @@ from quantkit.model.provenance import (
 )
 from quantkit.numbers import counted
 from quantkit.pipeline.apart import compare_apart
-from quantkit.pipeline.calibrate import CalibrateOptions, opened_for
 from quantkit.pipeline.checks import is_noise, noise
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.runs import row_trial

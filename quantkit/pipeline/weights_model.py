@@ -10,17 +10,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.job import sample_digest
+from quantkit.calibration.model_inputs import batch_for, inputs_of
+from quantkit.calibration.opened import OneShotData, OpenedData, opened_for
 from quantkit.calibration.origin import samples_origin
-from quantkit.calibration.prepare import inputs_of
 from quantkit.data import Samples, batches, collate
-from quantkit.data.feeds import batch_for
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.graph.view import view_of
 from quantkit.model.provenance import DataOrigin
-from quantkit.pipeline.calibrate import CalibrateOptions, OneShotData, OpenedData, opened_for
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
 from quantkit.quantize.plan import plan_blocks

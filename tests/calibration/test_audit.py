@@ -10,8 +10,9 @@ from builders import Array, graph, model, node, rng, weight
 
 import quantkit
 from quantkit.calibration import Calibration, CalibratorOf, MomentsOf, Request
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.errors import DataError
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings
 
 K = 16

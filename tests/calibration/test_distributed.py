@@ -15,9 +15,10 @@ import pytest
 from builders import graph, model, node, rng, save, weight
 
 from quantkit.calibration import CalibratorOf
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.distributed import cluster
 from quantkit.errors import UsageError
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings
 
 K = 6
@@ -28,7 +29,8 @@ import sys, time
 from pathlib import Path
 import numpy as np
 import quantkit.calibration.distributed as distributed
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.calibration.collect import CalibrateOptions
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.errors import QuantkitError
 from quantkit.calibration.monitor import Silent
 from quantkit.settings import DataSettings

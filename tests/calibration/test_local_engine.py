@@ -20,11 +20,12 @@ from builders import graph, model, node, rng, weight
 import quantkit
 from quantkit.calibration import CalibratorOf, Request
 from quantkit.calibration import local as engine
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.forks import can_fork
 from quantkit.calibration.job import Job, Shard, ShardResult
 from quantkit.calibration.observations import Observations
 from quantkit.errors import DataError
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings
 
 pytestmark = pytest.mark.all_cores

@@ -21,8 +21,8 @@ from quantkit.calibration import (
     SketchOf,
 )
 from quantkit.calibration.job import Job, Shard, observe_shard
+from quantkit.calibration.model_inputs import inputs_of
 from quantkit.calibration.observations import Extremes, Observations
-from quantkit.calibration.prepare import inputs_of
 from quantkit.calibration.requests import RunningMinMax
 from quantkit.data import open_data
 from quantkit.model.graph.load import load

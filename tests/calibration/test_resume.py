@@ -13,11 +13,12 @@ import pytest
 from builders import graph, model, node, rng, save, weight
 
 from quantkit.calibration import Calibration, CalibratorOf, run
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Silent
 from quantkit.data import Sample
 from quantkit.data.arrays import ArraySamples
 from quantkit.errors import DataError
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings
 
 K = 8

@@ -7,16 +7,8 @@ from data.makers import VECTOR, ramp, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.data import (
-    InputSpec,
-    Padding,
-    Sample,
-    batches,
-    collate,
-    fixed_batch,
-    open_data,
-    order,
-)
+from quantkit.calibration.model_inputs import fixed_batch
+from quantkit.data import InputSpec, Padding, Sample, batches, collate, open_data, order
 
 PROPERTY = settings(max_examples=50, deadline=None)
 SHAPES = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([(2,), (3,), (2, 2)])), max_size=8)

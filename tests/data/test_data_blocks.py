@@ -11,7 +11,7 @@ from builders import Array, Shape, graph, model, node, rng, weight
 from data.makers import ramp, spec
 from onnx import TensorProto
 
-from quantkit.calibration.prepare import inputs_of
+from quantkit.calibration.model_inputs import inputs_of
 from quantkit.data import collate, open_data
 from quantkit.errors import DataError
 from quantkit.runtime.runs import row_trial

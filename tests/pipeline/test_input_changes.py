@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builders import graph, model, node, rng, weight
 
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError
 from quantkit.evaluate.match.pair import named
@@ -17,7 +18,7 @@ from quantkit.model.digests import model_digest
 from quantkit.model.graph import mapping
 from quantkit.model.graph.load import LoadedModel
 from quantkit.pipeline import checks
-from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.pipeline.evaluate import PARTS, EvaluateOptions, evaluate
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.forms.static import StaticJob, static

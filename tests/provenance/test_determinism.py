@@ -10,8 +10,8 @@ import pytest
 from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.settings import RecoverSettings, StaticSettings
 

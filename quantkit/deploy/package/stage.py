@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from quantkit.calibration.prepare import inputs_of
+from quantkit.calibration.model_inputs import inputs_of
 from quantkit.data.text import find_tokenizer, looks_like_text
 from quantkit.deploy.package.facts import slug
 from quantkit.deploy.package.folder import sha256_of

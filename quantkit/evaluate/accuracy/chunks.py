@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from calibrators import Sketch
 from quantkit.calibration.job import sample_digest
-from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
-from quantkit.data.feeds import batch_for
+from quantkit.calibration.model_inputs import batch_for, fixed_batch
+from quantkit.data import InputSpec, Label, Sample, collate
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec
 from quantkit.evaluate.accuracy.samples import SampleSource

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.calibration.prepare import inputs_of
-from quantkit.data import InputSpec, fixed_batch
+from quantkit.calibration.model_inputs import fixed_batch, inputs_of
+from quantkit.data import InputSpec
 from quantkit.errors import ModelError, RuntimeSupportError, UsageError
 from quantkit.evaluate.match.pair import NamedModel
 from quantkit.runtime.session import RUNTIME_ERRORS, why_not_loaded

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from quantkit.calibration.prepare import inputs_of, with_model_folder
-from quantkit.data import Description, batches, collate, fixed_batch, open_data
+from quantkit.calibration.model_inputs import fixed_batch, inputs_of, with_model_folder
+from quantkit.data import Description, batches, collate, open_data
 from quantkit.errors import DataError, UsageError, as_os_error
 from quantkit.files import model_in
 from quantkit.quantize.plan.plan_file import FORMAT

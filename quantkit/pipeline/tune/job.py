@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.evaluate.latency import Lab
 from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import software
-from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.forms.static import StaticJob
 from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.tune.samples import Split

@@ -11,8 +11,8 @@ import numpy as np
 
 from quantkit.calibration.collect import MOST_SAMPLES
 from quantkit.calibration.job import sample_digest
+from quantkit.calibration.model_inputs import inputs_of, with_model_folder
 from quantkit.calibration.monitor import Monitor
-from quantkit.calibration.prepare import inputs_of, with_model_folder
 from quantkit.data import Sample, Samples, order
 from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, UsageError

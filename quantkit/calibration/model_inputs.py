@@ -1,16 +1,17 @@
-"""The inputs of a model, as data is opened for them."""
+"""The inputs of a model: their types, and the batch that they take."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.data import InputSpec
-from quantkit.errors import ModelError
+from quantkit.data import InputSpec, Sample
+from quantkit.errors import DataError, ModelError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.settings import DataSettings
 
-__all__ = ["inputs_of", "with_model_folder"]
+__all__ = ["batch_for", "fixed_batch", "inputs_of", "with_model_folder"]
 
 
 def inputs_of(source: LoadedModel, *, open_shapes: bool = False) -> tuple[InputSpec, ...]:
@@ -41,3 +42,42 @@ def with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettin
         return settings
     text = replace(settings.text, search=(*settings.text.search, loaded.path.parent))
     return replace(settings, text=text)
+
+
+def fixed_batch(inputs: Sequence[InputSpec]) -> int | None:
+    """Return the batch that the model is built for; None if it takes any.
+
+    That is the leading extent that all inputs with a leading axis share. Where they differ (a
+    state of [2, batch, 128] beside a signal), one run takes one sample: 1.
+    """
+    extents = {spec.shape[0] for spec in inputs if spec.shape}
+    if extents <= {None}:
+        return None
+    if len(extents) == 1:
+        return extents.pop()
+    return 1
+
+
+def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
+    """Return how many samples make a batch: as many as asked, or as the model is built for.
+
+    Args:
+        inputs: What the model takes.
+        sample: The first.
+        wanted: As the user asked.
+
+    Raises:
+        DataError: The model's batch is not a multiple of the sample's.
+    """
+    fixed = fixed_batch(inputs)
+    if fixed is None:
+        return wanted
+    if sample.whole:
+        return 1
+    rows = min((a.shape[0] for a in sample.feeds.values() if a.ndim), default=1) or 1
+    if fixed % rows:
+        raise DataError(
+            f"The model takes batches of {fixed}, which samples of {rows} rows ('{sample.name}') do "
+            "not fill."
+        )
+    return fixed // rows
