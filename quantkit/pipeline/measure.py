@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.calibration.monitor import Monitor, Silent
@@ -99,13 +101,21 @@ def with_costs(
     return replace(prepared, costs={**prepared.costs, _key(prepared): found})
 
 
+# By float model, then by target and types. A second timing may decide differently, and the record could then not say how the
+# file of an earlier plan is written again.
+_MEASURED: WeakKeyDictionary[ir.Model, dict[str, Costs | str]] = WeakKeyDictionary()
+
+
 def _costs(prepared: Prepared, rules: Plan, monitor: Monitor | None) -> Costs | str:
-    """Return the times of its nodes, or why they are unknown; measured, unless the preparation knows them."""
-    known = prepared.costs.get(_key(prepared))
-    if known is None:
+    """Return the times of its nodes, or why they are unknown; measured once, unless the preparation knows them."""
+    key = _key(prepared)
+    if key in prepared.costs:
+        return prepared.costs[key]
+    measured = _MEASURED.setdefault(prepared.ready.model, {})
+    if key not in measured:
         (monitor or Silent()).stage("Measuring what integers gain here")
-        known = _measured(prepared, rules)
-    return known
+        measured[key] = _measured(prepared, rules)
+    return measured[key]
 
 
 def _key(prepared: Prepared) -> str:
@@ -120,7 +130,7 @@ def decide(
     """Return which nodes of a prepared model stay out of calibrated integers because these are slower here.
 
     Args:
-        prepared: The model; where it does not know its costs they are measured, and not kept.
+        prepared: The model; where it does not know its costs they are measured.
         output_format: How it is to be written down.
         monitor: Told what is done.
     """

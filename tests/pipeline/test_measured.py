@@ -288,6 +288,24 @@ def test_for_another_cpu_figures_are_converted_and_only_large_differences_count(
     assert plan.node["conv0"].mode is Mode.STATIC
 
 
+def test_other_types_of_one_preparation_are_measured_once(
+    source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+
+    def profiled(prepared: Prepared, *_: object) -> Costs:
+        counted.append(prepared.job.options.weight.name)
+        return slow(prepared, {"conv2": 20.0})
+
+    monkeypatch.setattr(measure, "_profiled", profiled)
+    monkeypatch.setattr(measure, "_confirmed", lambda _prepared, _rules, costs, *_: costs)
+    prepared = quantkit.prepare_static(source, data, MEASURED)
+    other = replace(MEASURED, weight_type="uint8")
+    plans = [quantkit.plan_prepared(prepared, other) for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert len(counted) == len(set(counted)) == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
