@@ -8,7 +8,7 @@ from quantkit.api.arguments import as_path, check_output, checked_kinds, checked
 from quantkit.errors import UsageError
 from quantkit.pipeline.export import ExportJob, ExportResult, export
 from quantkit.settings import DataSettings, ExportSettings
-from quantkit.settings.record import Carried
+from quantkit.settings.carried import Carried
 
 __all__ = ["export_as", "export_model"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
-from quantkit.calibration.audit import Audit, audit_of, glanced_at
+from quantkit.calibration.audit import audit_of, glanced_at
 from quantkit.calibration.calibration import Calibration, sketch_method
 from quantkit.calibration.distributed import cluster, run_on, workers_of
 from quantkit.calibration.fitting import fit_job
@@ -19,7 +19,6 @@ from quantkit.calibration.job import Job, close
 from quantkit.calibration.model_inputs import batch_for, fixed_batch, inputs_of
 from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.notes import names_of, require_values, warnings_of, without_unseen
-from quantkit.calibration.observations import Observations
 from quantkit.calibration.points import Points
 from quantkit.calibration.requests import (
     CalibratorOf,
@@ -159,7 +158,15 @@ def collect(  # noqa: PLR0913 - one parameter per question
     monitor.stage("Auditing")
     whole, never = without_unseen(whole)
     require_values(whole)
-    audit = _audited(seen, whole, options)
+    judge = sketch_method(options.method) or MinMax()
+    audit = audit_of(
+        seen.segments,
+        whole,
+        judge,
+        [judge if m.name == judge.name else m for m in METHODS if options.compare],
+        workers=_workers(options),
+        most=None if options.compare else _GLANCED_AT,
+    )
     return Calibration(
         seen=whole,
         method=options.method,
@@ -176,19 +183,6 @@ def collect(  # noqa: PLR0913 - one parameter per question
                 *warnings_of(points, whole, audit, samples.description, never),
             ],
         },
-    )
-
-
-def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audit:
-    judge = sketch_method(options.method) or MinMax()
-    methods = [judge if m.name == judge.name else m for m in METHODS if options.compare]
-    return audit_of(
-        seen.segments,
-        whole,
-        judge,
-        methods,
-        workers=_workers(options),
-        most=None if options.compare else _GLANCED_AT,
     )
 
 

@@ -13,8 +13,7 @@ from quantkit.model.ops.view import View
 from quantkit.numbers import counted
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.quantize.emit.blocks import emit_blocks
-from quantkit.quantize.plan import Kept, Mode, NodePlan, Plan, WeightPlan
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan import Kept, Mode, NodePlan, Plan, SolvedIntegers, WeightPlan
 from quantkit.reasons import Why, because
 from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS

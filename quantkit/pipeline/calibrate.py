@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.collect import CalibrateOptions, collect
@@ -13,28 +12,19 @@ from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.opened import OpenedData, open_samples, with_limit
 from quantkit.calibration.points import Points, points_of
 from quantkit.errors import (
-    ModelError,
     NothingToQuantizeError,
     UsageError,
 )
 from quantkit.files import check_outputs
-from quantkit.model.graph.half import half_type, widen
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.graph.normalize import fix_defaults
-from quantkit.model.graph.opset import raise_opset
-from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.shapes import infer_types
 from quantkit.model.graph.view import view_of
-from quantkit.model.ops.view import View
-from quantkit.quantize.plan import ranges_needed
-from quantkit.quantize.rewrite.simplify import simplify
-from quantkit.quantize.rewrite.split import split_fused
+from quantkit.pipeline.static_view import needed_by_any
 from quantkit.runtime.session import load_model
-from quantkit.settings import DataSettings, StaticSettings
-from quantkit.targets import DEFAULT, registered
+from quantkit.settings import DataSettings
 
-__all__ = ["calibrate_model", "collected", "find_points", "needed_by_any", "points_in"]
-__all__ += ["view_for_static"]
+__all__ = ["calibrate_model", "collected", "find_points", "points_in"]
+__all__ += []
 
 
 def calibrate_model(
@@ -76,32 +66,6 @@ def calibrate_model(
         found.save(output)
         _partial(output).unlink(missing_ok=True)
     return found
-
-
-def needed_by_any(model: ir.Model) -> tuple[str, ...]:
-    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made."""
-    view, renamed = view_for_static(model)
-    if view is None:  # then no plan can be made either
-        return ()
-    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
-    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
-
-
-def view_for_static(model: ir.Model) -> tuple[View | None, dict[str, str]]:
-    """Return a view of a model as `quantkit.pipeline.prepare` plans it, and the names of tensors that it widened.
-
-    Weights are neither copied nor read. The view is None where the opset cannot be raised.
-    """
-    copy = copy_of(model)
-    fix_defaults(copy)
-    renamed = widen(copy) if half_type(copy) else {}
-    try:
-        copy = raise_opset(copy, DEFAULT.min_opset)
-    except ModelError:
-        return None, renamed
-    split_fused(copy)
-    simplify(copy)
-    return view_of(copy, read_weights=False), renamed
 
 
 def _check_output(output: Path | None, loaded: LoadedModel, data: object) -> None:

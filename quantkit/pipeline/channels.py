@@ -23,8 +23,7 @@ from quantkit.pipeline.calibrate import collected
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import Feeds, FloatModel
 from quantkit.pipeline.static_model import STEPS, fitting, runnable
-from quantkit.quantize.plan import plan_static, ranges_needed
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan import SolvedIntegers, plan_static, ranges_needed
 from quantkit.quantize.rewrite.equalize import Group, equalize, extreme_requests, groups_of
 from quantkit.quantize.rewrite.smooth import Smoothable, smooth, smoothable, smoothing_requests
 from quantkit.quantize.solve.losses import Meter

@@ -31,7 +31,8 @@ from quantkit.numbers import human
 from quantkit.quantize.rewrite.simplify import SimplifyReport, simplify
 from quantkit.runtime.session import load_model, readable_ir_version, runtime_limits
 from quantkit.settings import ExportSettings
-from quantkit.settings.record import CARRIED, Carried, carried_text, to_record
+from quantkit.settings.carried import Carried, carried_text
+from quantkit.settings.record import CARRIED, to_record
 
 __all__ = ["ExportJob", "ExportResult", "export"]
 

@@ -16,8 +16,8 @@ from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.points import moved_from
 from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.prepared import Feeds, Prepared, Turns
-from quantkit.quantize.plan import Plan
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan import Plan, SolvedIntegers
+from quantkit.quantize.solve.folds import numbers_without, observe_parts
 from quantkit.quantize.solve.losses import Meter
 from quantkit.quantize.solve.ranges import (
     Observed,
@@ -25,8 +25,6 @@ from quantkit.quantize.solve.ranges import (
     fit_ranges,
     is_open,
     loudest_samples,
-    numbers_without,
-    observe_parts,
 )
 from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess
 from quantkit.runtime.session import RUNTIME_ERRORS

@@ -26,9 +26,8 @@ from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.timing import file_of
 from quantkit.quantize.emit import Format, emit_static
-from quantkit.quantize.plan import Kept, Mode, Plan
+from quantkit.quantize.plan import Kept, Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, choose, predict
-from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.runtime.check_result import LARGE
 from quantkit.runtime.profile import (

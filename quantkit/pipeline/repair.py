@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from quantkit.pipeline.plan_prepared import planner_of
 from quantkit.pipeline.prepared import Feeds, Prepared
-from quantkit.quantize.plan import Format, Kept, Mode, Plan
+from quantkit.quantize.plan import Format, Kept, Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
-from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.quantize.solve.losses import Meter
 from quantkit.reasons import Why, because

@@ -36,7 +36,7 @@ from quantkit.settings import (
     StaticSettings,
     WeightsSettings,
 )
-from quantkit.settings.record import data_settings_of, recorded_settings
+from quantkit.settings.recorded import data_settings_of, recorded_settings
 
 __all__ = ["reproduce"]
 

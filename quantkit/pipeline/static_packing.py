@@ -17,8 +17,7 @@ from quantkit.pipeline.job import kept_record
 from quantkit.pipeline.quantize import Attempt, Draft, Monitor, Prepared, Provenance
 from quantkit.pipeline.static_model import runnable
 from quantkit.quantize.emit import Format, emit_static
-from quantkit.quantize.plan import Plan
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan import Plan, SolvedIntegers
 from quantkit.quantize.plan.packing import same_bits, with_bits
 from quantkit.quantize.solve.blocks import BlockSettings, solve_blind
 from quantkit.quantize.solve.weights import still_static

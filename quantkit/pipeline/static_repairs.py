@@ -19,9 +19,8 @@ from quantkit.pipeline.static_packing import StaticAttempt, StaticDraft
 from quantkit.pipeline.timing import SLOWEST, ratio_to_float
 from quantkit.pipeline.trade import trade_time_for_noise
 from quantkit.quantize.emit import Format
-from quantkit.quantize.plan import Kept, Mode, Plan
+from quantkit.quantize.plan import Kept, Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, choose, predict
-from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.quantize.solve.weights import still_static
 from quantkit.reasons import Why, because

@@ -20,9 +20,8 @@ from quantkit.pipeline.measure import write_draft
 from quantkit.pipeline.prepared import Feeds, Prepared
 from quantkit.pipeline.repair import PlanSearch
 from quantkit.pipeline.timing import time_ratios
-from quantkit.quantize.plan import Kept, Mode, Plan
+from quantkit.quantize.plan import Kept, Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, Losses, predict
-from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.solve.losses import Meter
 from quantkit.quantize.solve.weights import still_static
 from quantkit.reasons import Why, because

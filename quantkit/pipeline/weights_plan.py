@@ -29,10 +29,10 @@ from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.quantize import Draft, Monitor, Provenance
 from quantkit.pipeline.weights_model import PreparedWeights
 from quantkit.quantize.emit.blocks import emit_blocks
-from quantkit.quantize.plan import Kept, Plan, WeightPlan, plan_blocks
+from quantkit.quantize.plan import Kept, Plan, SolvedIntegers, WeightPlan, plan_blocks
 from quantkit.quantize.plan.blocks import grid_of
-from quantkit.quantize.plan.model import SolvedIntegers
-from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
+from quantkit.quantize.solve.blocks import BlockSettings, solve_blind, solve_in_order
+from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.settings import WeightsSettings
 from quantkit.targets import cores

@@ -6,14 +6,11 @@ more. `tests/settings/records` holds what version 0.1.0 wrote.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from quantkit.errors import ModelError, UsageError
 from quantkit.settings.data import DataSettings
 from quantkit.settings.declare import Settings
 from quantkit.settings.float16 import Float16Settings
@@ -25,8 +22,15 @@ from quantkit.settings.integers import (
 )
 from quantkit.settings.weights import WeightsSettings
 
-__all__ = ["CARRIED", "PROVENANCE", "Carried", "carried_by", "carried_text", "data_settings_of"]
-__all__ += ["recorded_settings", "settings_record", "to_record"]
+__all__ = [
+    "CARRIED",
+    "LATER",
+    "PROVENANCE",
+    "TABLES",
+    "changed_fields",
+    "settings_record",
+    "to_record",
+]
 
 CARRIED = "quantkit.preprocessing"
 """The entry in a model's metadata that says how its inputs are made; every rewriting of the model keeps it."""
@@ -34,10 +38,8 @@ PROVENANCE = "quantkit.provenance"
 """The entry in a model's metadata that says where it comes from (`quantkit.model.provenance`)."""
 
 
-_Kind = TypeVar("_Kind", bound=Settings)
-
 # Settings that the first records do not have: left out where they are the default.
-_LATER: Mapping[type, tuple[str, ...]] = {
+LATER: Mapping[type, tuple[str, ...]] = {
     DynamicSettings: (
         *("coverage", "keep_inputs", "symmetric_weights", "activation_products", "subgraphs"),
         *("weight_bits", "target_size"),
@@ -48,9 +50,7 @@ _LATER: Mapping[type, tuple[str, ...]] = {
     RecoverSettings: ("activation_ranges",),
     TensorRule: ("symmetric", "scales", "zero_points", "axis", "reduced", "readers"),
 }
-_TABLES: Mapping[type, str] = {Float16Settings: "float16", WeightsSettings: "weights"}
-# What static settings are called in a record, where they are there as they are.
-_STATIC = ("target", "per_channel", "symmetric_activations", "include", "exclude")
+TABLES: Mapping[type, str] = {Float16Settings: "float16", WeightsSettings: "weights"}
 
 
 def to_record(value: object) -> Any:
@@ -90,29 +90,11 @@ def settings_record(settings: Settings, samples: DataSettings | None = None) -> 
     elif isinstance(settings, DynamicSettings):
         found = {**_without_later(settings), "op_types": settings.op_types or None}
     else:
-        found = {_TABLES[type(settings)]: settings}
+        found = {TABLES[type(settings)]: settings}
     if samples is not None:
         found["data"] = replace(samples, path=None, memory=None)
     plain: dict[str, Any] = to_record(found)
     return plain
-
-
-def recorded_settings(options: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
-    """Read what `settings_record` wrote, and for static settings the format beside it.
-
-    Raises:
-        KeyError, TypeError, msgspec.ValidationError: The record is not one that this version wrote.
-    """
-    given: Mapping[str, Any]
-    if kind is StaticSettings:
-        given = _static_fields(options)
-    elif kind is DynamicSettings:
-        later = _LATER[kind]
-        names = [f.name for f in fields(kind) if f.name in options or f.name not in later]  # type: ignore[arg-type]
-        given = {name: options[name] for name in names} | {"op_types": options["op_types"] or []}
-    else:
-        given = options[_TABLES[kind]]
-    return msgspec.convert(given, kind)
 
 
 def _static_record(settings: StaticSettings) -> dict[str, Any]:
@@ -129,108 +111,30 @@ def _static_record(settings: StaticSettings) -> dict[str, Any]:
         "force": settings.forced,
         "overrides": [
             {"tensor": r.tensor, "range": r.range, "dtype": r.dtype, "is_float": r.keep_float}
-            | _changed(r, *_LATER[TensorRule])
+            | changed_fields(r, *LATER[TensorRule])
             for r in rules
         ],
-        **_changed(settings, *_LATER[StaticSettings], "qdq"),
+        **changed_fields(settings, *LATER[StaticSettings], "qdq"),
     }
     recover = _without_later(settings.recover)
     return {"static": static, "recover": recover, "methods": settings.methods}
 
 
-def _static_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    given = options["static"]
-    rules = [{**rule, "keep_float": rule["is_float"]} for rule in given["overrides"]]
-    rules += ({"tensor": name, "method": how} for name, how in options["methods"].items())
-    return {
-        **{name: given[name] for name in _STATIC},
-        **{name: given[name] for name in _LATER[StaticSettings] if name in given},
-        "activation_type": given["activation"],
-        "weight_type": given["weight"],
-        "format": options["format"],
-        "op_types": given["op_types"] or [],
-        "qdq": given.get("qdq", {}),
-        "recover": options["recover"],
-        "tensors": rules,
-        "nodes": [{"node": node, "mode": "integer"} for node in given["force"]],
-    }
-
-
-def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
-    """Return how samples were prepared, from the record of a model that they decided about.
-
-    The record names a tokenizer without its folder; it is looked for beside data and model again.
-
-    Raises:
-        ModelError: The record is not one that this version wrote.
-    """
-    try:
-        data = options["data"]
-        text = {k: v for k, v in data["text"].items() if k not in {"tokenizer", "search"}}
-        return msgspec.convert({**data, "path": None, "text": text}, DataSettings)
-    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as e:
-        raise ModelError(f"The recorded data settings are not of this version: {e!r}.") from e
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """How a model's inputs are made and its classes are called, as the model itself says.
-
-    Attributes:
-        data: How samples are prepared: `image` and `text` count.
-        labels: The names of classes in the order of the scores; empty: not known.
-    """
-
-    data: DataSettings
-    labels: tuple[str, ...] = ()
-
-
-def carried_text(carried: Carried) -> str:
-    """Return the entry `CARRIED` of a model: no folders, the same for the same settings."""
-    image, text = carried.data.image, carried.data.text
-    plain = {
-        "image": _changed(image, *(f.name for f in fields(image))),
-        "text": _changed(text, "column", "max_length"),
-        "labels": list(carried.labels),
-    }
-    return msgspec.json.encode(to_record(plain), order="sorted").decode()
-
-
-def carried_by(metadata: Mapping[str, str]) -> Carried | None:
-    """Return how inputs are made from a model's metadata: its own entry, else what it was calibrated with; None: unknown.
-
-    Raises:
-        ModelError: The entry is damaged, or not of this version.
-    """
-    try:
-        if CARRIED in metadata:
-            plain = msgspec.json.decode(metadata[CARRIED])
-            data = {"image": plain.get("image", {}), "text": plain.get("text", {})}
-            return Carried(
-                data=msgspec.convert(data, DataSettings),
-                labels=msgspec.convert(plain.get("labels", ()), tuple[str, ...]),
-            )
-        options = msgspec.json.decode(metadata.get(PROVENANCE, "{}")).get("options", {})
-        return Carried(data=data_settings_of(options)) if "data" in options else None
-    except (TypeError, AttributeError, UsageError, msgspec.MsgspecError) as e:
-        raise ModelError(f"The preprocessing in the model's metadata is damaged: {e}.") from e
-
-
 def _without_later(settings: Any) -> dict[str, Any]:
     """Return settings; of those that came later what is not the default."""
-    later = _LATER[type(settings)]
+    later = LATER[type(settings)]
     first = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in later}
-    return first | _changed(settings, *later)
+    return first | changed_fields(settings, *later)
 
 
-def _changed(settings: Any, *names: str) -> dict[str, Any]:
+def changed_fields(settings: Any, *names: str) -> dict[str, Any]:
     """Return what is not the default; of a table the lines that are not."""
     defaults = {f.name: f.default for f in fields(settings)}
     found = {}
     for name in names:
         value: Any = getattr(settings, name)
         if is_dataclass(value):
-            value = _changed(value, *(f.name for f in fields(value)))
+            value = changed_fields(value, *(f.name for f in fields(value)))
         if value != ({} if defaults[name] is MISSING else defaults[name]):
             found[name] = value
     return found

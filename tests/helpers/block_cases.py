@@ -18,7 +18,7 @@ from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks, from_rows
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Plan, plan_blocks
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.settings import WeightsSettings
 

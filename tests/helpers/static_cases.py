@@ -25,7 +25,7 @@ from quantkit.quantize.plan import (
     plan_static,
     ranges_needed,
 )
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.quantize.rewrite.simplify import simplify
 from quantkit.settings import StaticSettings
 from quantkit.targets import target

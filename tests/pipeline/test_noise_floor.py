@@ -18,7 +18,7 @@ from quantkit.pipeline.forms import static as static_form
 from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.static_rounding import rounded
 from quantkit.quantize.plan import Mode, Plan
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.quantize.solve.losses import Meter
 from quantkit.runtime.check_result import FLOOR_DB, Excess
 from quantkit.settings import NodeRule

@@ -34,9 +34,9 @@ from quantkit.pipeline.forms import weights as workflow
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode, Plan
-from quantkit.quantize.solve.blocks import CodesFolder
+from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit.settings import WeightsSettings
-from quantkit.settings.record import recorded_settings
+from quantkit.settings.recorded import recorded_settings
 
 LAYERS = ("w0", "w1", "w2")
 TIMED = WeightsSettings(measure=True)
@@ -395,7 +395,7 @@ def test_the_record_tells_all_that_is_needed_to_make_it_again(
 # Ends itself when so many weights are solved: in the middle, whatever the machine.
 KILLED = """
 import os, signal, sys
-from quantkit.quantize.solve.blocks import CodesFolder
+from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit import quantize_weights
 put, count, limit = CodesFolder.__setitem__, 0, int(sys.argv[1])
 def counted(self, tensor, codes):

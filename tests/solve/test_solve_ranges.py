@@ -12,15 +12,10 @@ from static_cases import Ready, X, chain, conv_weights, ready, seen_ranges
 import quantkit
 from calibrators import Peaks, Sketch
 from quantkit import Prepared, RecoverSettings, StaticSettings
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.solved import SolvedIntegers
+from quantkit.quantize.solve.folds import numbers_without, observe_parts
 from quantkit.quantize.solve.losses import Meter
-from quantkit.quantize.solve.ranges import (
-    Observed,
-    clip_weights,
-    fit_ranges,
-    numbers_without,
-    observe_parts,
-)
+from quantkit.quantize.solve.ranges import Observed, clip_weights, fit_ranges
 from quantkit.runtime.check_result import Excess
 from quantkit.runtime.session import make_session
 from quantkit.runtime.taps import read_tensors

@@ -24,8 +24,9 @@ from quantkit.settings import (
     load_recipe,
     serving_text,
 )
+from quantkit.settings.carried import Carried, carried_by
 from quantkit.settings.gate import LIVE_RULES
-from quantkit.settings.record import PROVENANCE, Carried, carried_by
+from quantkit.settings.record import PROVENANCE
 from quantkit.text import printable
 
 __all__ = ["LABELS", "MODEL", "Staged", "stage_models"]

@@ -30,7 +30,7 @@ from quantkit.deploy.serve.protocol import (
 )
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.settings import DataSettings, ImageSettings
-from quantkit.settings.record import carried_by
+from quantkit.settings.carried import carried_by
 
 __all__ = ["Feeds", "Predictor", "Sent", "Wanted", "answer", "part_of", "predictor", "read_labels"]
 

@@ -47,11 +47,11 @@ from quantkit.pipeline.quantize import (
     with_opset,
 )
 from quantkit.quantize.emit import emit_dynamic
-from quantkit.quantize.plan import Mode, Plan, plan_dynamic
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan import Mode, Plan, SolvedIntegers, plan_dynamic
 from quantkit.quantize.plan.packing import PACKED_OPSET, same_bits, with_bits
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
-from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind
+from quantkit.quantize.solve.blocks import BlockSettings, solve_blind
+from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit.runtime.check_result import GIVEN, MADE_UP
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import settings_record

@@ -38,9 +38,8 @@ from quantkit.pipeline.timing import SLOWEST, ratio_to_float
 from quantkit.pipeline.weights_model import PreparedWeights, prepare_weights
 from quantkit.pipeline.weights_plan import WeightsDraft, is_measured, plan_weights_of, solve_codes
 from quantkit.quantize.emit.blocks import emit_blocks
-from quantkit.quantize.plan import Plan, check_fits, plan_blocks
-from quantkit.quantize.plan.model import SolvedIntegers
-from quantkit.quantize.solve.blocks import CodesFolder
+from quantkit.quantize.plan import Plan, SolvedIntegers, check_fits, plan_blocks
+from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit.runtime.check_result import LARGE
 from quantkit.runtime.kernels import fusion_of, rounding_noted
 from quantkit.runtime.profile import load_text

@@ -16,9 +16,9 @@ from quantkit.pipeline.repair import assumed_costs
 from quantkit.pipeline.tune.folder import Family
 from quantkit.pipeline.tune.search import Choice
 from quantkit.pipeline.tune.trial import plan_for
-from quantkit.quantize.plan import Mode, Plan
+from quantkit.quantize.plan import Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
-from quantkit.quantize.plan.model import Kept, SolvedIntegers
+from quantkit.quantize.plan.model import Kept
 from quantkit.quantize.solve.losses import Meter
 from quantkit.runtime.session import RUNTIME_ERRORS
 

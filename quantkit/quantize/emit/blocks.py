@@ -31,14 +31,8 @@ from quantkit.quantize.emit.dynamic import add_bias, emit_rest, remove_node
 from quantkit.quantize.emit.packed import Packed
 from quantkit.quantize.emit.parts import typed
 from quantkit.quantize.emit.weights import Weights
-from quantkit.quantize.plan.model import (
-    BlockFormat,
-    Mode,
-    NodePlan,
-    Plan,
-    SolvedIntegers,
-    kernel_bits,
-)
+from quantkit.quantize.plan.model import BlockFormat, Mode, NodePlan, Plan, kernel_bits
+from quantkit.quantize.plan.solved import SolvedIntegers
 
 __all__ = ["emit_blocks"]
 

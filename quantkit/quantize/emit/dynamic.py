@@ -31,7 +31,8 @@ from quantkit.quantize.emit.weights import (
     emit_stored,
     parameters,
 )
-from quantkit.quantize.plan.model import Mode, Plan, SolvedIntegers
+from quantkit.quantize.plan.model import Mode, Plan
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
 __all__ = ["add_bias", "emit_dynamic", "emit_rest", "remove_node"]

@@ -25,7 +25,8 @@ from quantkit.quantize.emit.weights import (
     needed_scale,
     widen_scales_for_bias,
 )
-from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan, SolvedIntegers
+from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.spec import PerBlock, PerTensor
 from quantkit.targets import target as target_named
 

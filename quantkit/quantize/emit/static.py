@@ -35,7 +35,8 @@ from quantkit.quantize.emit.parts import Parts
 from quantkit.quantize.emit.qdq import QdqWriter, write_for_kernels
 from quantkit.quantize.emit.qlinear import emit_qoperator
 from quantkit.quantize.emit.weights import Weights
-from quantkit.quantize.plan.model import Format, Mode, Plan, SolvedIntegers
+from quantkit.quantize.plan.model import Format, Mode, Plan
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.targets import Target
 from quantkit.targets import target as target_named
 

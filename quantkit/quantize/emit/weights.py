@@ -33,7 +33,8 @@ from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.quantize.emit._operands import array_of, graph_of, shape_of, tensor_of
 from quantkit.quantize.emit.packed import Packed, Packer
-from quantkit.quantize.plan.model import Plan, SolvedIntegers, WeightPlan
+from quantkit.quantize.plan.model import Plan, WeightPlan
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.spec import PerAxis, QParams
 
 __all__ = [

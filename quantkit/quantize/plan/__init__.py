@@ -4,13 +4,9 @@ May import ops, with the view of a graph that it plans, spec and targets; neithe
 """
 
 from quantkit.quantize.plan.blocks import plan_blocks
-from quantkit.quantize.plan.check_plan import (
-    check_fits,
-    check_operators,
-    check_settings,
-    check_target_of,
-    opset_for,
-)
+from quantkit.quantize.plan.check_operators import check_operators
+from quantkit.quantize.plan.check_plan import check_fits, opset_for
+from quantkit.quantize.plan.check_target import check_settings, check_target_of
 from quantkit.quantize.plan.dynamic import plan_dynamic
 from quantkit.quantize.plan.half import plan_half
 from quantkit.quantize.plan.model import (
@@ -22,7 +18,9 @@ from quantkit.quantize.plan.model import (
     Plan,
     WeightPlan,
 )
-from quantkit.quantize.plan.plan_file import diff_plans, read_plan, write_plan
+from quantkit.quantize.plan.plan_diff import diff_plans
+from quantkit.quantize.plan.plan_file import read_plan, write_plan
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.quantize.plan.static import missing_ranges, plan_static, ranges_needed
 
 __all__ = [
@@ -32,6 +30,7 @@ __all__ = [
     "Mode",
     "NodePlan",
     "Plan",
+    "SolvedIntegers",
     "WeightPlan",
     "check_fits",
     "check_operators",

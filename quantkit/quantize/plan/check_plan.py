@@ -3,7 +3,7 @@
 Both are said before data is opened, as far as the settings tell.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -11,25 +11,17 @@ from quantkit.errors import UsageError
 from quantkit.model.ops import Kernel
 from quantkit.model.ops.float_ops import (
     CLIPS,
-    COMPARES,
-    MATRIX_PRODUCTS,
     PRODUCTS,
     activation_slots,
 )
 from quantkit.model.ops.view import Node, View, clip_bounds
-from quantkit.numerics.dtypes import IntType
-from quantkit.quantize.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
+from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
 from quantkit.quantize.plan.ranges import clips_alike
 from quantkit.quantize.plan.selection import near
-from quantkit.settings import StaticSettings
 from quantkit.spec import PerBlock, PerTensor
-from quantkit.targets import DEFAULT, Target, integer_time
 
 __all__ = [
     "check_fits",
-    "check_operators",
-    "check_settings",
-    "check_target_of",
     "handed_on",
     "opset_for",
 ]
@@ -213,221 +205,4 @@ class _Checks:
             raise UsageError(
                 f"The plan leaves out node '{node.name}' (\"absorbed\"), but no integer kernel before it clips as it "
                 'does: set its mode to "float".'
-            )
-
-
-# QLinear operators are onnxruntime's: what its CPU provider computes in integers has one. Those of matrices and a weight
-# may hand on floats.
-_QLINEAR = DEFAULT.products | DEFAULT.computes
-
-_WEIGHTS = "Weights have the type"
-
-
-def check_settings(options: StaticSettings, output_format: Format) -> None:
-    """Check what is chosen about target, format and types; no model is needed for it.
-
-    Raises:
-        UsageError: There is no file with these types in this format that the target's runtime reads.
-    """
-    target = options.runs_on
-    if output_format.value not in target.formats:
-        taken = " or ".join(sorted(target.formats))
-        raise UsageError(
-            f"{target.name} does not read the format {output_format.value}: use the format {taken}."
-        )
-    if options.packs and options.weight_bits != 8:
-        _check_unpacks(target)
-    types = {"Activations have the type": options.activation}
-    types |= {_WEIGHTS: options.weight}
-    types |= {f"The rule for '{o.tensor}' says": o.int_type for o in options.tensors if o.int_type}
-    _check_types(types, target)
-    if not options.covers_all:
-        _check_gain(types, options)
-    if options.measure and (options.covers_all or integer_time(target.name) is None):
-        why = "everything is quantized" if options.covers_all else f"{target.name} is no CPU"
-        raise UsageError(f"Nothing can be measured where {why}: leave --measure (measure) away.")
-    if options.qdq.block_size and output_format is Format.QOPERATOR:
-        raise UsageError("QLinear operators have no blocks: use the QDQ format.")
-    if not target.zero_points and options.symmetric_activations is False:
-        raise UsageError(
-            f"{target.name} takes no zero points: leave asymmetric activations away, or use another target."
-        )
-    if output_format is Format.QOPERATOR:
-        _check_qlinear_types(types, options)
-
-
-def _check_unpacks(target: Target) -> None:
-    """Refuse packed weights where onnxruntime's CPU provider does not unpack them: OpenVINO computed other values of them."""
-    if not target.has_qlinear:
-        raise UsageError(
-            f"Weights of fewer than 8 bits in the file are for onnxruntime's CPU provider, which unpacks them at load; {target.name} "
-            f"({target.runtime}) may compute other values of them: leave out --weight-bits and --target-size, or the target."
-        )
-
-
-def _check_gain(types: Mapping[str, IntType], options: StaticSettings) -> None:
-    """Refuse what no kernel of a CPU gains by."""
-    for what, dtype in types.items():
-        if dtype.bits < 8 or (dtype.bits != 8 and what is _WEIGHTS):
-            raise UsageError(
-                f"{what} {dtype.name}, of which no kernel is faster than float: use 8 bits, or coverage 'all'."
-            )
-    for rule in options.tensors:
-        if rule.readers or rule.axis is not None or rule.reduced or len(rule.scales) > 1:
-            raise UsageError(
-                f"The rule for '{rule.tensor}' is about a constant, or converts for single nodes: that needs coverage 'all'."
-            )
-
-
-def _check_types(types: Mapping[str, IntType], target: Target) -> None:
-    for what, dtype in types.items():
-        if dtype not in target.types:
-            taken = " or ".join(sorted(t.name for t in target.types))
-            raise UsageError(
-                f"{what} {dtype.name}, which {target.name} does not take: use {taken}."
-            )
-
-
-def _check_qlinear_types(types: Mapping[str, IntType], options: StaticSettings) -> None:
-    for what, dtype in types.items():
-        if dtype.bits != 8:
-            raise UsageError(
-                f"{what} {dtype.name}, for which there are no QLinear operators: use 8 bits, or the QDQ format."
-            )
-    if options.conversions:
-        raise UsageError(
-            f"The rule for '{options.conversions[0].tensor}' converts it for some nodes, which QLinear operators do not: use "
-            "the QDQ format."
-        )
-    activation, weight = options.activation, options.weight
-    if activation.signed and not weight.signed:
-        raise UsageError(
-            f"There is no QLinear operator for {activation.name} activations and {weight.name} weights: use int8 weights, "
-            "uint8 activations, or the QDQ format."
-        )
-
-
-def check_target_of(plan: Plan, target: Target) -> None:
-    """Check that a plan that was saved, and perhaps edited, is one for this target.
-
-    A plan older than the field does not say what it was made for; what it holds is checked all the same.
-
-    Args:
-        plan: What is to be applied.
-        target: What is asked for.
-
-    Raises:
-        UsageError: It was made for another, or holds what the target's runtime refuses.
-    """
-    if plan.halves or any(node.mode is Mode.HALF for node in plan.nodes):
-        raise UsageError(
-            "The plan is one of floats of 16 bits, as `quantkit quantize float16` makes them: static quantization applies its own."
-        )
-    if plan.target not in {None, target.name}:
-        raise UsageError(
-            f"The plan was made for {plan.target}, and {target.name} is asked for: make one with --target {target.name}, or "
-            "leave the target away (--target, target in quantkit.toml)."
-        )
-    if any(weight.blocks is not None for weight in plan.weights):
-        _check_unpacks(target)
-    types = {f"The plan gives '{a.tensor}' the type": a.dtype for a in plan.activations}
-    types |= {f"The plan gives weight '{w.tensor}' the type": w.spec.dtype for w in plan.weights}
-    _check_types(types, target)
-    if target.zero_points:
-        return
-    shifted = [
-        f"'{a.tensor}' the zero point {a.zero_point}" for a in plan.activations if a.zero_point
-    ]
-    shifted += [f"weight '{w.tensor}' zero points" for w in plan.weights if not w.spec.symmetric]
-    if shifted:
-        raise UsageError(
-            f"The plan gives {shifted[0]}, and {target.name} takes no zero points: use 0 and scales for both signs, or make "
-            f"the plan with --target {target.name}."
-        )
-
-
-def check_operators(plan: Plan, view: View, target: Target, output_format: Format) -> None:
-    """Check that every node which a plan runs in calibrated integers can be written in a format.
-
-    What the plan names and the model lacks is not looked at: that is for `quantkit.quantize.plan.check_fits`.
-
-    Args:
-        plan: What was decided.
-        view: The graph.
-        target: What the plan is for.
-        output_format: QDQ can say everything; QLinear operators are few, and take few types.
-
-    Raises:
-        UsageError: There is no operator for some node; names it, and what to do.
-    """
-    if output_format is not Format.QOPERATOR:
-        return
-    for decided in plan.activations:
-        if decided.dtype.bits > 8:
-            raise UsageError(
-                f"Tensor '{decided.tensor}' has {decided.dtype.bits} bits, for which there are no QLinear "
-                "operators: use the QDQ format."
-            )
-    # A QLinear operator is chosen by what a node is, what it hands on and which types meet in it, so all three are
-    # asked before any data is read: a missing operator used to show as a schema error after minutes of calibration.
-    # Of a clip that the kernel before it absorbs no operator is needed. What is not in the table of QLinear operators
-    # must be movement, which keeps its integers.
-    for node in view.nodes:
-        planned = plan.node.get(node.name)
-        if planned is None or planned.mode is not Mode.STATIC:
-            continue
-        if node.op_type in CLIPS and node.inputs[0] not in plan.activation:
-            continue  # clips the integers of the kernel before it
-        if node.op_type in COMPARES:
-            continue  # reads integers as they are, and makes none
-        weight = node.weights.get(1, "") if node.op_type in PRODUCTS else ""
-        _check_kernel(node, planned, target, weighted=bool(weight))
-        slots = activation_slots(node.op_type, len(node.inputs), product=bool(weight))
-        results = [handed_on(node, plan, view), *node.outputs[1:]]
-        if node.op_type in _QLINEAR:
-            names = [*(node.inputs[slot] for slot in slots), *results]
-            found = [plan.activation[name] for name in names if name in plan.activation]
-            _check_node_types(node, {a.dtype for a in found}, plan, weight)
-        else:
-            _check_moved(node, plan, [plan.activation[n] for n in results if n in plan.activation])
-
-
-def _check_kernel(node: Node, planned: NodePlan, target: Target, *, weighted: bool) -> None:
-    if node.op_type not in _QLINEAR | target.moves:
-        raise UsageError(
-            f"There is no QLinear operator for {node.op_type} '{node.name}': use the QDQ format."
-        )
-    if planned.float_output and not (weighted and node.op_type in MATRIX_PRODUCTS):
-        raise UsageError(
-            f"There is no QLinear operator for {node.op_type} '{node.name}' with a float result: use the QDQ format."
-        )
-
-
-def _check_node_types(node: Node, types: set[IntType], plan: Plan, weight: str) -> None:
-    if len(types) > 1:
-        names = " and ".join(sorted(t.name for t in types))
-        raise UsageError(
-            f"{node.op_type} '{node.name}' reads and writes {names}, for which there is no QLinear operator: use "
-            "one type, or the QDQ format."
-        )
-    stored = plan.weight[weight].spec.dtype if weight in plan.weight else None
-    if stored is not None and not stored.signed and any(t.signed for t in types):
-        raise UsageError(
-            f"{node.op_type} '{node.name}' would multiply int8 by {stored.name} weights, for which there is no "
-            "QLinear operator: use int8 weights, uint8 activations, or the QDQ format."
-        )
-
-
-def _check_moved(node: Node, plan: Plan, results: list[ActivationPlan]) -> None:
-    """What is moved keeps its numbers; a plan can be edited."""
-    source = plan.activation.get(node.inputs[0])
-    for found in results:
-        if source is not None and (found.scale, found.zero_point, found.dtype) != (
-            source.scale,
-            source.zero_point,
-            source.dtype,
-        ):
-            raise UsageError(
-                f"{node.op_type} '{node.name}' moves '{source.tensor}' to '{found.tensor}', which has another "
-                "scale or zero point: give both the same, or use the QDQ format."
             )

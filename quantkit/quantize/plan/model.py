@@ -5,24 +5,20 @@ the plan says.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from quantkit.model.ops.view import Node
-from quantkit.numerics.blocks import BlockCodes, BlockGrid
+from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.dtypes import IntType
 from quantkit.quantize.plan.codec import from_plain, to_plain
 from quantkit.reasons import Reason
 from quantkit.settings import Coverage, QdqSettings
-from quantkit.spec import LEFT_OUT, QParams, QuantSpec
+from quantkit.spec import LEFT_OUT, QuantSpec
 
 __all__ = [
     "ActivationPlan",
@@ -35,8 +31,6 @@ __all__ = [
     "Mode",
     "NodePlan",
     "Plan",
-    "SolvedIntegers",
-    "SolvedWeight",
     "WeightPlan",
     "kernel_bits",
 ]
@@ -53,37 +47,6 @@ _Small = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 def kernel_bits(bits: int) -> int:
     """Return in how many bits kernels of weights in blocks read a weight that has so many in the file."""
     return bits if bits in _KERNEL_BITS else _KERNEL_BITS[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class SolvedWeight:
-    """Integers in the layout of the float tensor, with their numbers."""
-
-    integers: NDArray[Any]
-    qparams: QParams
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolvedIntegers:
-    """What recovery found.
-
-    Attributes:
-        weights: By tensor.
-        biases: New float bias by node, in the place of the model's own.
-        blocks: Weights of few bits, by tensor.
-    """
-
-    weights: Mapping[str, SolvedWeight] = field(default_factory=lambda: MappingProxyType({}))
-    biases: Mapping[str, NDArray[np.float32]] = field(default_factory=lambda: MappingProxyType({}))
-    blocks: Mapping[str, BlockCodes] = field(default_factory=lambda: MappingProxyType({}))
-
-    def with_more(self, other: "SolvedIntegers") -> "SolvedIntegers":
-        """Return what both found."""
-        return SolvedIntegers(
-            weights={**self.weights, **other.weights},
-            biases={**self.biases, **other.biases},
-            blocks={**self.blocks, **other.blocks},
-        )
 
 
 class Format(StrEnum):

@@ -14,14 +14,11 @@ model. What is looked up counts as much as what is multiplied: the mean of H's d
 Solved codes lie in a folder, a file per weight: they are too many to be held, and a run that was killed goes on with them.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import numpy as np
 import onnx_ir as ir
@@ -51,7 +48,7 @@ from quantkit.runtime.pieces import read_structure
 from quantkit.runtime.taps import read_tensors
 from quantkit.spec import PerAxis
 
-__all__ = ["BlockSettings", "CodesFolder", "solve_blind", "solve_in_order"]
+__all__ = ["BlockSettings", "solve_blind", "solve_in_order"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -82,54 +79,6 @@ class BlockSettings:
     workers: int = 1
     memory: int = 1 << 30
     keep_sums: bool = False
-
-
-class CodesFolder(MutableMapping[str, BlockCodes]):
-    """Codes by weight, in files; each is there as a whole or not at all."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._names: dict[str, None] = {}
-
-    def _path(self, tensor: str) -> Path:
-        return self._folder / f"{blake2b(tensor.encode(), digest_size=12).hexdigest()}.npz"
-
-    def __getitem__(self, tensor: str) -> BlockCodes:
-        try:
-            with np.load(self._path(tensor), allow_pickle=False) as found:
-                arrays = {name: found[name] for name in ("codes", "zero", "multiplier", "scale")}
-                grid = BlockGrid(**json.loads(str(found["grid"])))
-        except FileNotFoundError:
-            raise KeyError(tensor) from None
-        return BlockCodes(grid=grid, **arrays)
-
-    def __contains__(self, tensor: object) -> bool:
-        # What a machine that lost power has left may be cut off: it is no archive then.
-        return isinstance(tensor, str) and is_zipfile(self._path(tensor))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __setitem__(self, tensor: str, codes: BlockCodes) -> None:
-        path = self._path(tensor)
-        temporary = path.with_suffix(".new.npz")
-        np.savez(
-            temporary,
-            codes=codes.codes,
-            zero=codes.zero,
-            multiplier=codes.multiplier,
-            scale=codes.scale,
-            grid=json.dumps(asdict(codes.grid)),
-        )
-        temporary.replace(path)
-        self._names[tensor] = None
-
-    def __delitem__(self, tensor: str) -> None:
-        self._path(tensor).unlink()
-        del self._names[tensor]
 
 
 def solve_blind(

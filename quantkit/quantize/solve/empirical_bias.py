@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quantkit.model.ops.float_ops import CLIPS
 from quantkit.quantize.emit import emit_static
 from quantkit.quantize.plan import Plan
-from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.runtime.taps import read_tensors
 
 __all__ = ["SAMPLES", "correct_biases"]

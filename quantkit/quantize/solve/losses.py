@@ -34,7 +34,8 @@ from quantkit.model.ops.view import Node, View
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Losses
-from quantkit.quantize.plan.model import ActivationPlan, SolvedIntegers
+from quantkit.quantize.plan.model import ActivationPlan
+from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.runtime.segments import Segments
 from quantkit.runtime.session import readable_ir_version
 from quantkit.runtime.tally import Signal, Tally

@@ -11,7 +11,7 @@ blocks of a ResNet it is above 100, so that a wide range costs nothing there and
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from calibrators import Peaks, Sketch, unseen_range
 from calibrators.tails import FEWEST_PEAKS
 from quantkit.model.ops.float_ops import FIXED_RANGES, MOVES
 from quantkit.model.ops.view import View
-from quantkit.numerics.affine import affine_from_range
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.solve.losses import Meter
@@ -35,8 +34,6 @@ __all__ = [
     "fit_ranges",
     "is_open",
     "loudest_samples",
-    "numbers_without",
-    "observe_parts",
 ]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
@@ -52,7 +49,6 @@ _TRIALS = 4  # samples on which it is measured then
 _SAME = 1.1  # ends closer than this are one range, whatever the weight
 _MEASURED = 48  # tensors, of which the range depends most on the weight
 _LOUDEST = 8  # samples on which weights are measured
-_FOLDS = 4
 _BITS = 8
 
 
@@ -198,60 +194,3 @@ def _weight_on(meter: Meter, decided: ActivationPlan, trial: _Trial) -> float | 
 
 Parts = Mapping[str, Sequence[Statistics]]
 """What was observed of a tensor on each part of the samples; sample number n belongs to part n modulo their number."""
-
-
-def observe_parts(model: ir.Model, tensors: Iterable[str], feeds: Feeds) -> Parts:
-    """Observe tensors of a model on a few parts of the samples."""
-    folds = min(_FOLDS, len(feeds))
-    parts = {t: [(Sketch(), Peaks()) for _ in range(folds)] for t in tensors}
-    for number, values in enumerate(read_tensors(model, set(parts), feeds)):
-        for tensor, array in values.items():
-            for statistic in parts[tensor][number % folds]:
-                statistic.observe(array)
-    return parts
-
-
-def numbers_without(
-    part: int, plan: Plan, fit: Callable[[Observed], Ranges], observed: Observed, parts: Parts
-) -> dict[str, tuple[float, int]]:
-    """Return scales and zero points by tensor, fitted without one part of the samples.
-
-    Args:
-        part: Its number.
-        plan: With the ranges that all samples set.
-        fit: Finds the ranges of tensors.
-        observed: Values and peaks of the tensors, on all samples.
-        parts: The same on some samples or all.
-    """
-    others = {t: _left_out(observed[t], own, part) for t, own in parts.items()}
-    return {t: _numbers(plan.activation[t], ends) for t, ends in fit(others).items()}
-
-
-def _left_out(whole: Statistics, parts: Sequence[Statistics], fold: int) -> Statistics:
-    """Return what was observed of a tensor on other samples than those of one part."""
-    sketch, peaks = whole
-    if peaks.count > sum(own.count for _, own in parts):
-        # Of many samples, some make little difference to a distribution, and all to its ends.
-        return sketch, peaks.without(parts[fold][1])
-    return _merged([own for number, own in enumerate(parts) if number != fold])
-
-
-def _merged(parts: Sequence[Statistics]) -> Statistics:
-    sketch, peaks = Sketch(), Peaks()
-    for own_sketch, own_peaks in parts:
-        sketch.merge(own_sketch)
-        peaks.merge(own_peaks)
-    return sketch, peaks
-
-
-def _numbers(decided: ActivationPlan, ends: tuple[float, float]) -> tuple[float, int]:
-    """Return scale and zero point of a range, of the type and symmetry of a plan."""
-    kind = decided.dtype
-    found = affine_from_range(
-        np.array([ends[0]]),
-        np.array([ends[1]]),
-        qmin=kind.qmin,
-        qmax=kind.qmax,
-        symmetric=kind.signed and decided.zero_point == 0,
-    )
-    return float(found.scale[0]), int(found.zero_point[0])

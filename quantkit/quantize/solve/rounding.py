@@ -28,7 +28,7 @@ from quantkit.numerics.blocks import BlockCodes, BlockGrid, solve_blocks
 from quantkit.numerics.grids import grid_scales
 from quantkit.numerics.pairs import PAIRED, Limits, pair_peak, round_pairs
 from quantkit.numerics.second_order import carries_of, damped, damping_share, improve, round_carried
-from quantkit.quantize.plan.model import SolvedWeight
+from quantkit.quantize.plan.solved import SolvedWeight
 from quantkit.spec import PerAxis, QParams, QuantSpec
 
 __all__ = [

@@ -18,7 +18,7 @@ from quantkit.calibration.requests import PatchesOf, Request
 from quantkit.model.graph.products import Product
 from quantkit.numerics.blocks import BlockCodes
 from quantkit.quantize.plan import Mode, Plan
-from quantkit.quantize.plan.model import SolvedIntegers, SolvedWeight
+from quantkit.quantize.plan.solved import SolvedIntegers, SolvedWeight
 from quantkit.quantize.solve.rounding import Rounding, solve_packed, solve_weight, solving_bytes
 from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
