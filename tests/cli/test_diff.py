@@ -203,7 +203,7 @@ def test_help_imports_nothing_heavy_and_fits_a_terminal() -> None:
         "import sys\n"
         "from quantkit.cli.app import run\n"
         f"code = max(run([name, '--help']) for name in {commands})\n"
-        "heavy = {'onnx', 'onnx_ir', 'onnxruntime', 'numpy', 'scipy', 'msgspec', 'jinja2'}\n"
+        "heavy = {'onnx', 'onnx_ir', 'onnxruntime', 'numpy', 'scipy', 'jinja2'}\n"
         "heavy &= set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else code)\n"
     )

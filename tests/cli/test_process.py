@@ -17,7 +17,7 @@ WAITING = """
 import sys, time
 import quantkit.pipeline.quantize as pipeline
 
-def wait(*_):
+def wait(*_, **__):
     print("ready", file=sys.stderr, flush=True)
     time.sleep(60)
 

@@ -190,7 +190,7 @@ def test_few_rows_say_less_about_pairs_of_inputs() -> None:
     [
         ({"bits": 1}, "2 to 8"),
         ({"bits": 9}, "2 to 8"),
-        ({"bits": 4, "size": -1}, "not positive"),
+        ({"bits": 4, "size": -1}, "not between"),
         ({"bits": 4, "largest": 0}, "1 to 255"),
     ],
 )

@@ -264,9 +264,9 @@ def test_a_target_out_of_reach_is_one_clear_error(target: dict[str, Any], folder
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"bits": 1}, UsageError, "2 to 8"),
-        ({"bits": 9}, UsageError, "2 to 8"),
-        ({"block": 48}, UsageError, "no kernel"),
+        ({"bits": 1}, UsageError, "at least 2 and at most 8"),
+        ({"bits": 9}, UsageError, "at least 2 and at most 8"),
+        ({"block": 48}, UsageError, "use one of 16, 32"),
         ({"nodes_to_exclude": ["nowhere"]}, QuantkitError, "nowhere"),
         ({"target_size": "much"}, UsageError, "target_size"),
         ({"quant_format": "qdq"}, UsageError, "qdq"),

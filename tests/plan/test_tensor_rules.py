@@ -80,7 +80,7 @@ def test_narrow_ranges_are_widened_and_zero_points_restricted() -> None:
         ({"tensor": "x", "scales": (1.0, 2.0), "zero_points": (0, 0)}, "takes one scale"),
         ({"tensor": "x", "scales": (1.0,), "zero_points": (999,)}, "zero point of uint8"),
         ({"tensor": "x", "scales": (1.0,)}, "give as many"),
-        ({"tensor": "x", "scales": (-1.0,), "zero_points": (0,)}, "not positive"),
+        ({"tensor": "x", "scales": (-1.0,), "zero_points": (0,)}, "above 0"),
         ({"tensor": "x", "scales": (1.0,), "zero_points": (0,), "range": (0.0, 1.0)}, "twice"),
         ({"tensor": "x", "readers": ("c",)}, "to which dtype"),
         ({"tensor": "q", "dtype": "int8"}, "no tensor 'q'"),
