@@ -1,7 +1,7 @@
 """Why a product stays float, and what would change it.
 
 Each check looks at the file for one thing that keeps onnxruntime from an integer kernel. A product that is known to stay
-float is given the first that applies. `tests/runtime/kernels/test_reasons.py` proves each against the installed onnxruntime:
+float is given the first that applies. `tests/runtime/kernels/test_kernel_reasons.py` proves each against the installed onnxruntime:
 the product stays float with it, and runs in integers once it is mended.
 """
 
