@@ -1,7 +1,9 @@
 """Reasons of plans as data: a code and its facts. Their English is in this module alone.
 
 Plans hold for each node and tensor why it is quantized as it is. (`quantkit.runtime.kernels.reasons` words why onnxruntime
-computes a layer of a file in float.) Decisions compare codes (`reason.why is Why.EXCLUDED`), never sentences. Files hold code, facts and the sentence; files
+computes a layer of a file in float.)
+
+Decisions compare codes (`reason.why is Why.EXCLUDED`), never sentences. Files hold code, facts and the sentence; files
 of versions that wrote only the sentence are read as `Why.OTHER`.
 
 To reword a reason, edit its entry in `Why`. Names of entries and of facts are in files: they stay.

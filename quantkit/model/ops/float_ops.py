@@ -42,7 +42,6 @@ __all__ = [
     "LOUD_CHANNELS",
     "MASKED",
     "MATRIX_PRODUCTS",
-    "MEANS",
     "MOVED_AS_INTEGERS",
     "MOVED_IN_PAIRS",
     "MOVES",
@@ -299,9 +298,6 @@ SQUARES = frozenset(
         *("LpNormalization", "LpPool", "MeanVarianceNormalization", "ReduceL2"),
     }
 )
-
-# They add up what they read, and divide the sum.
-MEANS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 
 # What comes out does not grow with a constant that is added to what goes in.
 BOUNDED = FIXED_RANGES.keys() | FLOAT_PRODUCTS | NORMALIZES | {"Clip", "Erf", "Tanh"}

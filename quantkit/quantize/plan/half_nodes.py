@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
-from quantkit.model.ops.float_ops import BOUNDED, DIVISORS, FLOAT_PRODUCTS, MEANS, SQUARES
+from quantkit.model.ops.float_ops import AVERAGES, BOUNDED, DIVISORS, FLOAT_PRODUCTS, SQUARES
 from quantkit.model.ops.view import HalfSlots, HalfView, Node, View
 from quantkit.numerics.half import LARGEST, LEAST_NORMAL
 from quantkit.quantize.groups import Groups
@@ -200,7 +200,7 @@ class _Obstacles:
         if node.op_type in SQUARES and largest * _ROOM > sqrt(LARGEST):
             return because(Why.HALF_SQUARES, limit=LARGEST, most=float(largest))
         count = self.half.sums.get(node.name, 1)
-        made = self.ranges.get(node.outputs[0], (0.0, 0.0)) if node.op_type in MEANS else (0.0,)
+        made = self.ranges.get(node.outputs[0], (0.0, 0.0)) if node.op_type in AVERAGES else (0.0,)
         total = max(map(abs, made)) * count
         if total * _ROOM > LARGEST:
             return because(Why.HALF_SUMS, limit=LARGEST, count=count, most=float(total))

@@ -22,7 +22,7 @@ from quantkit.spec import PerAxis
 
 __all__ = ["PACKED_NODES", "PACKED_OPSET", "int8_grid", "same_bits", "with_bits"]
 
-PACKED_OPSET = 11
+PACKED_OPSET = 11  # BitShift
 PACKED_NODES = 1500  # bytes that the nodes of one packed weight add to a file, about
 _WHOLE = 8  # bits that are written as they are
 _SAFE = 64  # |q| with which no pair of neighbours saturates
