@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from calibrators.exact import ExactSum
 from calibrators.protocol import State
 
-__all__ = ["RUN", "Tallied", "Tally", "as_float32", "rows_of", "run_sums", "scratch"]
-
-
 Number = TypeVar("Number", bound=np.generic)
 
 

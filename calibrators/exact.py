@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from calibrators.protocol import State
 
-__all__ = ["ExactSum"]
-
 _UNIT = -320
 _ONE = 1 << -_UNIT
 _LIMIT = 2.0**320  # 2^31 numbers below it fit into the window

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from calibrators._tally import as_float32
 from calibrators.protocol import State
 
-__all__ = ["ChannelExtremes"]
-
 
 class ChannelExtremes:
     """Minimum and maximum of each channel along `axis`; NaN and infinities are left out.

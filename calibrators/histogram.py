@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "Histogram", "magnitudes", "occupied", "table", "values"]
-
 BINS = 2**16
 _HALF = 2**15
 

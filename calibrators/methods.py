@@ -43,8 +43,6 @@ from calibrators.histogram import Histogram
 from calibrators.ranges import Range
 from calibrators.sketch import Sketch
 
-__all__ = ["Choice", "Entropy", "MeanSquaredError", "MinMax", "Percentile", "check_levels", "fit"]
-
 
 @dataclass(frozen=True, slots=True)
 class MinMax:

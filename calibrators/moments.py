@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from calibrators._tally import Tallied, Tally, as_float32, rows_of
 from calibrators.protocol import State
 
-__all__ = ["ChannelMoments", "SecondMoment"]
-
 
 class ChannelMoments(Tallied):
     """Extremes, count, mean and variance of each channel along `axis`.

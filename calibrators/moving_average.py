@@ -16,8 +16,6 @@ from calibrators._tally import as_float32
 from calibrators.protocol import State
 from calibrators.ranges import Range
 
-__all__ = ["MovingAverage"]
-
 
 class MovingAverage:
     """Exponential averages of the smallest and largest finite value of each array, per tensor.

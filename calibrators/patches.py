@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from calibrators._tally import as_float32
 from calibrators.protocol import State
 
-__all__ = ["PatchMoments", "Window"]
-
 Floats = NDArray[np.float64]
 
 _TOGETHER = 128  # patches that are multiplied at once

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Plugins"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugins:

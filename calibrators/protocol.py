@@ -15,7 +15,6 @@ from calibrators.ranges import Range
 if TYPE_CHECKING:
     from calibrators.sketch import Sketch
 
-__all__ = ["Calibrator", "Method", "State", "Statistic"]
 
 State = dict[str, NDArray[Any]]
 """Plain numeric arrays by name: what a statistic knows, ready for `np.savez`."""

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Range", "RangeMethod", "estimate", "minmax", "mse", "percentile"]
-
 Axes = tuple[int, ...] | None
 
 # Share of the range kept by each candidate of the MSE search.

@@ -23,8 +23,6 @@ from calibrators.protocol import Calibrator, Method, State
 from calibrators.ranges import Range
 from calibrators.sketch import Sketch
 
-__all__ = ["GROUP", "SketchCalibrator", "create", "method", "names"]
-
 
 class SketchCalibrator:
     """Collects a sketch, and chooses the range by a method.

@@ -19,8 +19,6 @@ from calibrators.histogram import BINS, Histogram
 from calibrators.protocol import State, read_settings, settings
 from calibrators.ranges import Range
 
-__all__ = ["Sketch"]
-
 # Values read at a time: 512 KB of float32, so that the passes after the first find them in the L2 cache.
 _CHUNK = 2**17
 _ONE = np.int64(1)

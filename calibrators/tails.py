@@ -27,8 +27,6 @@ from calibrators._tally import as_float32
 from calibrators.protocol import State
 from calibrators.sketch import Sketch
 
-__all__ = ["FEWEST_PEAKS", "Peaks", "unseen_range"]
-
 Floats = NDArray[np.float64]
 
 _KEPT = 33  # peaks per side: 32 beyond the threshold, and the threshold

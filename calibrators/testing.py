@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from calibrators.protocol import Calibrator, State, Statistic
 
-__all__ = ["check_calibrator", "check_statistic"]
-
 Array = NDArray[Any]
 S = TypeVar("S", bound=Statistic)
 _SHAPE = (4, 6, 5)

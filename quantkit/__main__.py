@@ -2,6 +2,4 @@
 
 from quantkit.cli import main
 
-__all__: list[str] = []
-
 main()

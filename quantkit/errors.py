@@ -19,21 +19,6 @@ the OSError of that kind, FileNotFoundError or PermissionError (`as_os_error`).
 
 from typing import Any, TypeVar
 
-__all__ = [
-    "DataError",
-    "InterruptedRunError",
-    "ModelError",
-    "NothingToQuantizeError",
-    "OutputError",
-    "QuantkitError",
-    "RuntimeSupportError",
-    "UnknownNodeError",
-    "UnsupportedError",
-    "UsageError",
-    "VerifyError",
-    "as_os_error",
-]
-
 
 class QuantkitError(Exception):
     """The root of all quantkit errors."""

@@ -22,20 +22,6 @@ from typing import BinaryIO
 
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 
-__all__ = [
-    "check_folder",
-    "check_outputs",
-    "check_unasked",
-    "destination",
-    "make_scratch",
-    "model_in",
-    "put",
-    "replace_text",
-    "replacing",
-    "scratch",
-    "sweep",
-]
-
 # Kinds of files that quantkit writes and no data is made of.
 _OWN_SUFFIXES = frozenset(
     {".onnx", ".data", ".calibration", ".partial", ".html", ".md", ".svg", ".xml"}

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-__all__ = ["install_command"]
-
 _PACKAGE = "quantkit-onnx"
 
 

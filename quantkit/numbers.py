@@ -1,7 +1,5 @@
 """Numbers as people read them in messages, tables and pages."""
 
-__all__ = ["compact", "counted", "human"]
-
 
 def human(nbytes: float) -> str:
     """Write a number of bytes: ``22.9 MB``."""

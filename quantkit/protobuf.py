@@ -7,8 +7,6 @@ Wire format: a field is ``varint(number << 3 | wire type)`` followed by a varint
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Buffer", "Field", "WireError", "fields_of", "varint"]
-
 Buffer = bytes | memoryview
 _BYTES = 2
 _VARINT_END = 64

@@ -15,18 +15,6 @@ from numpy.typing import NDArray
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8, IntType, int_type
 
-__all__ = [
-    "LEFT_OUT",
-    "Granularity",
-    "PerAxis",
-    "PerBlock",
-    "PerTensor",
-    "QInt8",
-    "QParams",
-    "QUInt8",
-]
-__all__ += ["QuantSpec", "QuantType", "named_int_type", "weight_int_type"]
-
 LEFT_OUT: Mapping[str, bool] = MappingProxyType({"left_out": True})
 """Metadata of a field that files do not hold where it has its default (`quantkit.quantize.plan.codec`)."""
 

@@ -6,8 +6,6 @@ the screen, to hide an error or to look like another one.
 
 import unicodedata
 
-__all__ = ["printable"]
-
 # Controls, formats (they turn the direction of writing, or cannot be seen), halves of characters, separators of lines.
 _UNFIT = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"  # between letters of some scripts

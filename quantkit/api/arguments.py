@@ -19,8 +19,6 @@ from quantkit.settings.declare import short_repr
 if TYPE_CHECKING:
     from quantkit.calibration import CalibratorOf
 
-__all__ = ["as_path", "check_output", "checked_kinds", "checked_names", "range_method"]
-__all__ += ["read_result", "sample_settings"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,8 +10,6 @@ from quantkit.pipeline.export import ExportJob, ExportResult, export
 from quantkit.settings import DataSettings, ExportSettings
 from quantkit.settings.carried import Carried
 
-__all__ = ["export_as", "export_model"]
-
 
 @checked_kinds
 def export_model(  # noqa: PLR0913 - one parameter per question

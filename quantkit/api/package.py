@@ -7,8 +7,6 @@ from quantkit.api.arguments import as_path, checked_kinds
 from quantkit.pipeline.package import Packaged, package
 from quantkit.settings import DataSettings, GateSettings, PackageSettings, Recipe, ServeSettings
 
-__all__ = ["package_model"]
-
 
 @checked_kinds
 def package_model(  # noqa: PLR0913 - one parameter per question

@@ -14,8 +14,6 @@ from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan
 from quantkit.settings import RecoverSettings, StaticSettings
 
-__all__ = ["load_prepared", "plan_prepared", "realize_plan", "save_prepared"]
-
 
 @checked_kinds
 def plan_prepared(prepared: Prepared, static: StaticSettings | None = None) -> Plan:

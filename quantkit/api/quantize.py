@@ -27,9 +27,6 @@ from quantkit.settings import (
 )
 from quantkit.spec import QuantType, QUInt8, weight_int_type
 
-__all__ = ["plan_static", "plan_weights", "prepare_static", "quantize_dynamic"]
-__all__ += ["quantize_float16", "quantize_static", "quantize_weights"]
-
 
 @checked_kinds
 def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type

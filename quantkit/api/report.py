@@ -10,8 +10,6 @@ from quantkit.evaluate.report import picture_svg, write_html, write_markdown
 from quantkit.files import check_folder, check_outputs, check_unasked, replace_text
 from quantkit.result import Result
 
-__all__ = ["ReportFiles", "write_report"]
-
 _FORMATS = ("html", "md", "both")
 
 

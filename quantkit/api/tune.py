@@ -21,8 +21,6 @@ from quantkit.settings import (
     TuneSettings,
 )
 
-__all__ = ["tune", "tune_recipe"]
-
 
 @checked_kinds
 def tune(  # noqa: PLR0913 - one parameter per question

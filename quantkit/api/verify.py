@@ -11,8 +11,6 @@ from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import Attestation, attest
 from quantkit.settings import DataSettings, parse_memory
 
-__all__ = ["verify_file"]
-
 
 @checked_kinds
 def verify_file(  # noqa: PLR0913 - one parameter per question

@@ -17,8 +17,6 @@ from quantkit.calibration.forks import forked_map
 from quantkit.calibration.observations import Observations
 from quantkit.calibration.requests import SketchOf
 
-__all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of", "glanced_at"]
-
 # A range has moved if an end did by more than this share of its width.
 MOVED = 0.05
 # Ranges have settled if no more than this share of them still moves.

@@ -30,8 +30,6 @@ from quantkit.calibration.requests import CalibratorOf, Request, RunningMinMax, 
 from quantkit.data import Description
 from quantkit.errors import DataError, UsageError
 
-__all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
-
 FORMAT = "quantkit.calibration.1"
 
 _REASON = 200  # letters of it that are shown

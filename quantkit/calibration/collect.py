@@ -39,8 +39,6 @@ from quantkit.model.provenance import cpu_name, software
 from quantkit.settings import DataSettings
 from quantkit.targets import cores
 
-__all__ = ["MOST_SAMPLES", "CalibrateOptions", "collect"]
-
 MOST_SAMPLES = 256  # beyond, ranges hardly move, and the rest is worth more for judging
 
 _GLANCED_AT = 128  # tensors of an audit that only warns

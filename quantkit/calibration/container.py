@@ -21,8 +21,6 @@ from quantkit.errors import DataError, as_os_error
 from quantkit.files import replacing
 from quantkit.settings import memory_of, memory_text
 
-__all__ = ["is_calibration", "is_container", "read_container", "write_container"]
-
 _HEADER = "header.json"
 # What reading a file that is something else, or cut off, or has a flipped bit may raise.
 _DAMAGE = (

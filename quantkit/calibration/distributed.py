@@ -20,8 +20,6 @@ from quantkit.calibration.job import Job, Shard, ShardResult, observe_shard
 from quantkit.errors import QuantkitError, UsageError
 from quantkit.installation import install_command
 
-__all__ = ["cluster", "run_each", "run_on", "workers_of"]
-
 _AHEAD = 2  # shards a worker has waiting, so that it never idles
 _CARGO = 16 << 20  # bytes that may travel with each shard
 _GLANCE = 0.05  # seconds between looks at what has come back, and at whether the user wants to stop

@@ -12,8 +12,6 @@ from quantkit.data import InputSpec, Sample, collate
 from quantkit.errors import DataError
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
-__all__ = ["fit_job", "split_into_passes"]
-
 # Activations of one run that are still handled well, and samples in a run, if nobody says how many.
 _COMFORTABLE = 64 << 20
 _TOGETHER = 64

@@ -26,17 +26,6 @@ from typing import Any, Self, TypeVar
 
 from quantkit.errors import QuantkitError
 
-__all__ = [
-    "Crew",
-    "Threads",
-    "WorkerDiedError",
-    "can_fork",
-    "forked_map",
-    "make_crew",
-    "one_thread_each",
-    "shared_locks",
-]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

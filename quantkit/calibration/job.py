@@ -28,18 +28,6 @@ from quantkit.model.graph.shapes import infer_types
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, why_not_loaded
 from quantkit.runtime.taps import TappedSession
 
-__all__ = [
-    "NOTHING_SHARED",
-    "Job",
-    "OpenJob",
-    "Shard",
-    "ShardResult",
-    "close",
-    "observe_shard",
-    "opened",
-]
-__all__ += ["sample_digest"]
-
 Placed = tuple[int, Sample]
 NOTHING_SHARED: Mapping[Request, PatchMoments] = MappingProxyType({})
 

@@ -23,8 +23,6 @@ from quantkit.calibration.job import (
 )
 from quantkit.calibration.requests import Request
 
-__all__ = ["run_locally"]
-
 _HERE = threading.local()
 
 Tick = Callable[[int], None]

@@ -11,8 +11,6 @@ from quantkit.errors import DataError, ModelError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.settings import DataSettings
 
-__all__ = ["batch_for", "fixed_batch", "inputs_of", "with_model_folder"]
-
 
 def inputs_of(source: LoadedModel, *, open_shapes: bool = False) -> tuple[InputSpec, ...]:
     """Return what the model is to be fed; inputs that have a default are left to it.

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from quantkit.data import Description
 
-__all__ = ["Monitor", "Silent", "Stages"]
-
 
 class Monitor(Protocol):
     """What a caller is told while it runs."""

@@ -11,8 +11,6 @@ from quantkit.calibration.requests import RunningMinMax
 from quantkit.data import Description
 from quantkit.errors import DataError
 
-__all__ = ["names_of", "require_values", "warnings_of", "without_unseen"]
-
 
 def without_unseen(seen: Observations) -> tuple[Observations, tuple[str, ...]]:
     """Return what was seen without the tensors that had no value in any sample, and the names of those."""

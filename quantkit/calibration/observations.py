@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from calibrators import Statistic
 from quantkit.calibration.requests import Request, StatisticOf, stored_key
 
-__all__ = ["Extremes", "Observations", "pack", "unpack"]
-
 _SHAPES = 2  # axes: which array, which axis
 _LARGEST = (
     1 << 24

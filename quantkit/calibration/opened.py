@@ -19,8 +19,6 @@ from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session
 from quantkit.settings import DataSettings
 
-__all__ = ["OneShotData", "OpenedData", "open_samples", "opened_for", "with_limit"]
-
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
 # On so many samples the result is judged, by the bytes of the float model below which that is quick.

@@ -14,9 +14,6 @@ from quantkit.calibration.requests import CalibratorOf, stored_key
 from quantkit.data import Description
 from quantkit.model.provenance import CalibrationOrigin, DataOrigin
 
-__all__ = ["calibration_digest", "calibration_origin", "data_origin", "digests_text"]
-__all__ += ["known_share", "samples_origin", "typical_values"]
-
 _TYPICAL = (0.01, 0.5, 0.99)
 _MANY = 1000  # values
 _NAMED = 512  # samples in a record, 8 bytes each

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from quantkit.model.ops.float_ops import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
 from quantkit.model.ops.view import Node, View, clip_bounds, fills_in
 
-__all__ = ["Points", "moved_from", "points_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:

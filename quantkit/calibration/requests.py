@@ -25,25 +25,6 @@ from calibrators import (
     create,
 )
 
-__all__ = [
-    "STORED_NAMES",
-    "CalibratorOf",
-    "ChannelSketchesOf",
-    "ExtremesOf",
-    "MinMaxOf",
-    "MomentsOf",
-    "PatchesOf",
-    "PeaksOf",
-    "Request",
-    "RunningMinMax",
-    "SecondMomentOf",
-    "SketchOf",
-    "StatisticOf",
-    "stored_key",
-    "stored_name",
-    "values_counted",
-]
-
 
 class RunningMinMax:
     """The smallest and largest finite value, and how many arrays held NaN or infinity."""

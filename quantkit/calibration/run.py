@@ -39,19 +39,6 @@ from quantkit.calibration.requests import PatchesOf, Request
 from quantkit.data import Sample
 from quantkit.errors import DataError
 
-__all__ = [
-    "SEGMENTS",
-    "Checkpoint",
-    "Engine",
-    "Pass",
-    "Schedule",
-    "Stopped",
-    "in_parts",
-    "observe",
-    "observe_stream",
-    "segment_ends",
-]
-
 _FORMAT = "quantkit.partial.1"
 _PAUSE = 3.0  # seconds between two writings, at least
 _SHARE = 0.1  # of the time, at most, goes into writing

@@ -31,8 +31,6 @@ from quantkit.cli.view import view
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
 from quantkit.text import printable
 
-__all__ = ["app", "run"]
-
 _INTERRUPTED = 130
 _NAME = "quantkit"
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")

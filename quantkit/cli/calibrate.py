@@ -19,8 +19,6 @@ from quantkit.settings import CalibrateSettings, Recipe, load_recipe
 if TYPE_CHECKING:
     from quantkit.api.results import Calibration, CalibratorOf
 
-__all__ = ["calibrate"]
-
 
 class _RunFlags(Flags):
     """Where the result goes, and who works on it."""

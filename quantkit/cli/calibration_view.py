@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from quantkit.api.results import Calibration
 
-__all__ = ["present"]
 
 _ROWS = 12  # tensors in the table, unless all are asked for
 _METHODS = {"percentile": "perc.", "entropy": "entr.", "mse": "mse"}  # min-max clips nothing

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["errors", "escape", "line", "marked", "output", "print_notes"]
-__all__ += ["write_json", "write_json_text"]
-
 
 def output() -> "Console":
     """Return the console for results."""

@@ -12,8 +12,6 @@ from quantkit.cli.flags import Flags
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, ImageSettings, Recipe, TextSettings, preset_keys
 
-__all__ = ["DataFlags", "PreparationFlags", "data_in", "model_of"]
-
 
 class _SampleFlags(Flags):
     """How samples become arrays."""

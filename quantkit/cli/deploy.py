@@ -20,8 +20,6 @@ from quantkit.settings.serve import SERVE_KINDS
 if TYPE_CHECKING:
     from quantkit.api.results import Packaged
 
-__all__ = ["package", "serve"]
-
 
 class _PackageFlags(Flags):
     """What is written."""

@@ -18,7 +18,6 @@ from quantkit.settings import load_recipe
 if TYPE_CHECKING:
     from quantkit.settings import DataSettings
 
-__all__ = ["diff"]
 
 _ROWS = 10  # unless all are asked for
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from quantkit.api.results import Change, ModelDiff, NodeChange, NodeRef, WeightChange
 
-__all__ = ["print_models", "print_rest"]
 
 _OPERATORS = 6  # named in one line
 _WORST = 3  # of each kind, in the summary

@@ -17,8 +17,6 @@ from quantkit.cli.progress import watching
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
 
-__all__ = ["demo", "evaluate", "refuse_code"]
-
 _PANEL = "What is measured"
 
 

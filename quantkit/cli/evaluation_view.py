@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from quantkit.result import Evaluated, Metric, Result
 
-__all__ = ["evaluation_table", "present"]
-
 
 _WIDTH = 80  # characters that any terminal shows
 _DECIBELS = "SQNR in dB against float: 20 dB = 10 % error, 40 dB = 1 %; higher is better"

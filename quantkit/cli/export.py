@@ -26,7 +26,6 @@ from quantkit.settings.declare import check_choice
 if TYPE_CHECKING:
     from quantkit.api.task import Task
 
-__all__ = ["export"]
 
 _PANEL = "Next steps"
 

@@ -11,8 +11,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from quantkit.settings.declare import Declared, declared, override
 
-__all__ = ["Command", "DebugOption", "Flags", "Group", "expanded"]
-
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show a traceback if something goes wrong.")
 ]

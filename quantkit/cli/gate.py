@@ -14,8 +14,6 @@ from quantkit.errors import UsageError
 from quantkit.settings import RECIPE_NAME, GateSettings
 from quantkit.settings.declare import declared
 
-__all__ = ["GateFlags", "gate"]
-
 
 class GateFlags(Flags):
     """The rules of a release."""

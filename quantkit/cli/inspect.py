@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from quantkit.api.results import Inspection, Port
 
-__all__ = ["inspect"]
-
 
 @expanded
 def inspect(

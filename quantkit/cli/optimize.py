@@ -12,8 +12,6 @@ from quantkit.cli.progress import progress
 from quantkit.cli.result_view import present_optimized
 from quantkit.errors import UsageError
 
-__all__ = ["optimize"]
-
 
 def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if not value:

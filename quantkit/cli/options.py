@@ -9,9 +9,6 @@ import typer
 from quantkit.cli.flags import Flags
 from quantkit.errors import UsageError
 
-__all__ = ["JsonOption", "ModelArgument", "OutputOption", "PlanOption", "SavePlanOption"]
-__all__ += ["SourceArgument", "WriteFlags", "one_output"]
-
 _FLOAT_MODEL = "The float32 model; or in quantkit.toml."
 SourceArgument = Annotated[Path | None, typer.Argument(help=_FLOAT_MODEL, metavar="IN")]
 ModelArgument = Annotated[Path | None, typer.Argument(help=_FLOAT_MODEL, metavar="MODEL")]

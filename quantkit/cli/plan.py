@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from quantkit.api.results import Plan
     from quantkit.api.task import Task
 
-__all__ = ["plan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _ShowFlags(Flags):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from quantkit.api.results import Plan, WeightPlan
     from quantkit.reasons import Reason
 
-__all__ = ["block_reasons", "float_reasons", "plan_table", "print_plan", "static_plan_table"]
 
 # How a column of the table is called, and its colour.
 _COLUMNS = {

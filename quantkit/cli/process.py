@@ -11,8 +11,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TextIO, cast
 
-__all__ = ["main"]
-
 _INTERRUPTED = 130
 # What writing to a pipe without a reader fails with.
 _GONE = {errno.EPIPE} | ({errno.EINVAL} if os.name == "nt" else set())

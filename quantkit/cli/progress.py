@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from quantkit.api.results import Description
     from quantkit.api.task import Stages
 
-__all__ = ["progress", "stages", "watching"]
 
 # Seconds: of a run without lines about its progress, and between two lines of one stage.
 _SHORT, _SILENCE = 3, 15

@@ -35,7 +35,6 @@ from quantkit.settings import DynamicSettings, load_recipe
 if TYPE_CHECKING:
     from quantkit.api.task import Task
 
-__all__ = ["quantize"]
 
 _DATA_FLAGS = ("--data", "--calibration", "--plan")
 

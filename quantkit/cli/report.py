@@ -10,8 +10,6 @@ from quantkit.cli.console import line, write_json
 from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
-__all__ = ["report"]
-
 
 class Format(StrEnum):
     """What to write."""

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from quantkit.api.results import CandidateDiff, FigureChange, ResultDiff, Unit
     from quantkit.result import Interval, Judged
 
-__all__ = ["print_results"]
 
 _STYLES = {"better": "green", "worse": "bold red", "new": "cyan", "gone": "yellow"}
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     )
     from quantkit.api.task import Task
 
-__all__ = ["present", "present_exported", "present_optimized"]
-
 
 def present(
     result: "QuantizeResult", task: "Task", target: Path, *, planned: bool = False, as_json: bool

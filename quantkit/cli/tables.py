@@ -11,7 +11,6 @@ from quantkit.cli.console import escape, output
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Column", "fitted_table", "new_table", "shortened"]
 
 _NAME = 32  # columns that a long name gets before others are left out
 _LEAST = 8

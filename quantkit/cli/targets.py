@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from quantkit.targets import Machine, Target
 
-__all__ = ["targets"]
-
 
 @expanded
 def targets(

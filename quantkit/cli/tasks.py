@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from quantkit.api.results import Plan, QuantizeResult
     from quantkit.api.task import Task
 
-__all__ = [
-    "Float16Flags",
-    "MethodFlags",
-    "StaticFlags",
-    "WeightsFlags",
-    "refuse_choices",
-    "static_task",
-]
-__all__ += ["task_of"]
 
 # What a plan that is given has already decided. It still takes the type: one of 16 bits needs a newer opset.
 _PLANNED = (

@@ -21,8 +21,6 @@ from quantkit.settings.declare import declared
 if TYPE_CHECKING:
     from quantkit.api.results import Candidate, Tuned
 
-__all__ = ["tune"]
-
 
 class _Samples(DataFlags):
     """Which samples; their seed is that of the search."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from quantkit import GateVerdict
     from quantkit.result import Evaluated, Judged, Verdict
 
-__all__ = ["COLOURS", "objection_lines", "print_gate", "print_live_verdict"]
 
 COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow", "invalid": "magenta"}
 """Of outcomes."""

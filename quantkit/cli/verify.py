@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from quantkit.api.results import Attestation
     from quantkit.settings import DataSettings
 
-__all__ = ["verify"]
 
 _STYLES = {"ok": "green", "wrong": "bold red", "unknown": "yellow"}
 

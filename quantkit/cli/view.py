@@ -20,8 +20,6 @@ from quantkit.errors import UsageError
 if TYPE_CHECKING:
     from quantkit import ViewFiles
 
-__all__ = ["view"]
-
 
 @expanded
 def view(  # noqa: PLR0913 - one parameter per question

@@ -28,8 +28,6 @@ from quantkit.data.stored import ArrayFiles, StoredArray, npy_array, npz_arrays
 from quantkit.errors import DataError
 from quantkit.settings import DataSettings
 
-__all__ = ["ArraySamples", "ArraySource", "FileSource", "open_npy", "open_npz"]
-
 
 class ArraySource(Protocol):
     """Where the arrays of each block are; picklable, and safe to use from several threads."""

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 from quantkit.data.model import Sample, Samples, Stream
 from quantkit.errors import DataError, UsageError
 
-__all__ = ["batches", "order"]
-
-
 _MANY = 50_000_000
 
 

@@ -28,8 +28,6 @@ from quantkit.data.model import Array, InputSpec, shape_text
 from quantkit.data.rows import check_names, check_unknown, quoted
 from quantkit.errors import DataError
 
-__all__ = ["Block", "Division", "Header", "Trial", "block_of", "divide", "joins", "whole_block"]
-
 Feeds = Mapping[str, Array]
 Trial = Callable[[Sequence[Feeds], Collection[str]], bool | None]
 """Runs rows alone and together; the inputs that are named are the same for all rows and are not joined.

@@ -12,9 +12,6 @@ from typing import Any
 from quantkit.errors import DataError, as_os_error
 from quantkit.settings import memory_text
 
-__all__ = ["BOXES", "Box", "Boxes", "boxes_file", "read_boxes"]
-
-
 BOXES = re.compile(r"^instances.*\.json$|annotations.*\.json$|coco.*\.json$", re.IGNORECASE)
 """Files beside images that hold their boxes."""
 

@@ -29,8 +29,6 @@ from quantkit.data.text import TextEncoder, looks_like_text, text_encoder
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings, closest
 
-__all__ = ["RowReader", "label_column", "row_reader"]
-
 _TABLE_RANK = 2
 
 

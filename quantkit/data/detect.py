@@ -20,23 +20,6 @@ from quantkit.data.rows import quoted
 from quantkit.errors import DataError, as_os_error
 from quantkit.settings import memory_text
 
-__all__ = [
-    "ARROW",
-    "CSV",
-    "IMAGES",
-    "JSON",
-    "JSONL",
-    "NPY",
-    "NPZ",
-    "PARQUET",
-    "SAVED",
-    "TEST_SETS",
-    "Found",
-    "check_tables",
-    "detect",
-    "natural",
-]
-
 TEST_SETS = "onnx test sets"
 NPZ = "npz"
 NPY = "npy"

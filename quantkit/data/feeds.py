@@ -6,8 +6,6 @@ import numpy as np
 
 from quantkit.data.model import Array, Sample
 
-__all__ = ["collate"]
-
 
 def collate(samples: Sequence[Sample]) -> list[dict[str, Array]]:
     """Return the feeds of one run after the other that hold all samples, in order.

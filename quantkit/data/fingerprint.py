@@ -6,9 +6,6 @@ from pathlib import Path
 
 from quantkit.errors import DataError
 
-__all__ = ["digest", "file_fingerprint"]
-
-
 _END = 64 * 1024
 
 

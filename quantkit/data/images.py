@@ -21,8 +21,6 @@ from quantkit.data.rows import conform, first_good, input_lines, quoted
 from quantkit.errors import DataError
 from quantkit.settings import DataSettings, closest, memory_of
 
-__all__ = ["ImageSamples", "label_value", "one_at_a_time", "open_images"]
-
 _FILE_COLUMNS = ("file", "filename", "file_name", "image", "path", "name")
 _LOOKED_AT = 32
 _NEAR = 1000  # names among which the nearest is looked for

@@ -9,17 +9,6 @@ import numpy as np
 from quantkit.data.boxes import Boxes
 from quantkit.data.model import Array, InputSpec, Label
 
-__all__ = [
-    "ArrayLabels",
-    "array_labels_line",
-    "labels_line",
-    "labels_of",
-    "plain_label",
-    "plural",
-    "usual_label",
-]
-
-
 LABEL_NAMES = ("label", "labels", "y", "score", "target")
 """Keys and columns that hold the label where nothing else is said, the first found wins."""
 

@@ -19,18 +19,6 @@ from numpy.typing import NDArray
 
 from quantkit.data.boxes import Boxes
 
-__all__ = [
-    "Array",
-    "Description",
-    "InputSpec",
-    "Label",
-    "Padding",
-    "Sample",
-    "Samples",
-    "Stream",
-    "shape_text",
-]
-
 Array = NDArray[Any]
 
 

@@ -21,8 +21,6 @@ from quantkit.data.rows import conform, input_lines, quoted
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings
 
-__all__ = ["ObjectStream", "SequenceSamples", "check_data", "open_object"]
-
 
 class _Indexed(Protocol):
     def __len__(self) -> int: ...

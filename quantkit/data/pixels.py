@@ -26,8 +26,6 @@ from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.settings import memory_text
 
-__all__ = ["ImageSizeError", "place_in", "read_image", "stored_size", "stored_turned", "to_array"]
-
 # EXIF's orientation -> the number of PIL's Transpose that undoes it, and which of them swap the sides.
 _TAG = 0x0112
 _UPRIGHT = 1

@@ -17,9 +17,6 @@ from quantkit.data.model import InputSpec
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import ImageSettings, Layout, Size
 
-__all__ = ["Preprocessing", "image_input", "preprocessing"]
-
-
 _IMAGE_RANK = 4
 _AS_STORED = "pixels as stored: EXIF is not looked at"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}

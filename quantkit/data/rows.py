@@ -16,15 +16,6 @@ from quantkit.data.model import Array, InputSpec, Sample, Samples, shape_text
 from quantkit.errors import DataError
 from quantkit.settings import closest
 
-__all__ = [
-    "check_names",
-    "check_unknown",
-    "conform",
-    "first_good",
-    "input_lines",
-    "quoted",
-]
-
 _TRIES = 16
 
 

@@ -27,8 +27,6 @@ from quantkit.data.model import Array
 from quantkit.errors import DataError
 from quantkit.settings import memory_text
 
-__all__ = ["ArrayFiles", "StoredArray", "check_directory", "npy_array", "npz_arrays", "read_header"]
-
 _UNPACKING = (zlib.error, lzma.LZMAError)
 _LOCAL_HEADER = 30  # bytes before the name in a zip member's own header (PKWARE APPNOTE 4.3.7)
 _END_RECORD = 22  # the last record of a zip file, before a comment of at most 64 KB (4.3.16)

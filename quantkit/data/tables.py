@@ -27,8 +27,6 @@ from quantkit.errors import DataError
 from quantkit.files import make_scratch
 from quantkit.settings import DataSettings
 
-__all__ = ["TableSamples", "open_dataset", "open_table"]
-
 _BATCH = 1024
 # What pyarrow and datasets say of files whose columns differ; they have no class for it.
 _OTHER_COLUMNS = re.compile("Schema at index|can't be aligned|column names don't match")

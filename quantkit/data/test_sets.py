@@ -19,8 +19,6 @@ from quantkit.data.model import (
 from quantkit.data.rows import conform, input_lines
 from quantkit.errors import DataError
 
-__all__ = ["open_test_sets"]
-
 
 class _TestSetSamples:
     """Random access to test sets."""

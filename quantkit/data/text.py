@@ -21,8 +21,6 @@ from quantkit.errors import DataError, UsageError
 from quantkit.installation import install_command
 from quantkit.settings import TextSettings
 
-__all__ = ["TextEncoder", "find_tokenizer", "looks_like_text", "text_encoder"]
-
 _LONGEST = 512  # BERT's limit, for a tokenizer and a model that state none
 _TEXT_RANK = 2
 _SHOWN = 12  # digits of a digest

@@ -13,9 +13,6 @@ from quantkit.model.graph.size import Accounts
 from quantkit.model.graph.tensor_causes import WEIGHTS
 from quantkit.result import Changes, OperatorChange
 
-__all__ = ["changes_of"]
-
-
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
 _FOLDED = "BatchNormalization"
 

@@ -24,8 +24,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, r
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.targets import this_machine
 
-__all__ = ["Plain", "fidelity_of", "saturates_here"]
-
 _DECISIONS = 2  # axes of an output that holds scores
 
 

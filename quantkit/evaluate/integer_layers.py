@@ -24,8 +24,6 @@ from quantkit.runtime.saturation import IntegerProduct, integer_products
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.runtime.taps import read_tensors
 
-__all__ = ["IntegerLayer", "clips", "integer_layers", "layers_among", "share", "worst_db"]
-
 _INT16 = np.iinfo(np.int16)
 _TO_UINT8 = 128
 _AT_ONCE = 1 << 24  # pair sums

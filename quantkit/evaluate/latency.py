@@ -22,15 +22,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.synthetic_inputs import Feeds, Signature
 from quantkit.runtime.timing import Clock, Pace, Turn, no_garbage_collection, timed_rounds
 
-__all__ = [
-    "Lab",
-    "Session",
-    "Timed",
-    "batch_of",
-    "batches_of",
-    "measure_latency",
-]
-
 
 def batches_of(
     feeds: Sequence[Feeds],

@@ -20,8 +20,6 @@ from quantkit.result import Memory
 from quantkit.runtime.session import make_session, runtime_limits
 from quantkit.runtime.synthetic_inputs import Feeds
 
-__all__ = ["Usage", "growth", "main", "measure_memory", "run_alone", "usage"]
-
 _PATIENCE = 600  # seconds
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

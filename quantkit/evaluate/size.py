@@ -7,8 +7,6 @@ from pathlib import Path
 from quantkit.model.graph.size import account
 from quantkit.result import Size
 
-__all__ = ["compressed_size", "size_of"]
-
 _BLOCK = 1 << 20  # bytes
 _WHOLE = 200 << 20  # bytes; a longer file is sampled
 _SAMPLED = 64  # blocks

@@ -24,8 +24,6 @@ from quantkit.model.graph.mapping import MappedFile
 from quantkit.model.graph.protos import leads_out, proto_graphs
 from quantkit.settings.record import PROVENANCE
 
-__all__ = ["KEY", "content_digest", "model_digest"]
-
 KEY = PROVENANCE
 _BLOCK = 1 << 20
 

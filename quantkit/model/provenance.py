@@ -28,30 +28,6 @@ from quantkit.model.graph.save import Stage
 from quantkit.result import Calibrated, DataSource
 from quantkit.targets import this_machine
 
-__all__ = [
-    "SCHEMA",
-    "SOURCE",
-    "CalibrationOrigin",
-    "DataOrigin",
-    "ModelOrigin",
-    "Provenance",
-    "Source",
-    "calibrated_of",
-    "cpu_name",
-    "is_sealed",
-    "json_digest",
-    "provenance_from_text",
-    "read_entry",
-    "read_provenance",
-    "runtime_package",
-    "sealed",
-    "software",
-    "source_of",
-    "source_text",
-    "text_of",
-    "write_model",
-]
-
 
 def software() -> dict[str, str]:
     """Return the versions that the figures depend on."""

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from quantkit.numerics.decibels import sqnr_db
 from quantkit.numerics.dtypes import IntType
 
-__all__ = ["Affine", "affine_from_range", "bias_scale", "blocks", "dequantize", "quantize", "sqnr"]
-__all__ += ["storable_scale", "unblocks"]
-
 Floats = NDArray[np.float32]
 Integers = NDArray[Any]
 

@@ -22,21 +22,6 @@ from quantkit.errors import UsageError
 from quantkit.numerics.affine import storable_scale
 from quantkit.numerics.second_order import Carries, carries_of, output_error
 
-__all__ = [
-    "BlockCodes",
-    "BlockGrid",
-    "FitMethod",
-    "as_rows",
-    "descend",
-    "fit_blocks",
-    "from_rows",
-    "keep_sums",
-    "nearest_codes",
-    "round_blocks",
-    "shrunk",
-    "solve_blocks",
-]
-
 Array = NDArray[Any]
 Floats = NDArray[np.floating[Any]]
 FitMethod = Literal["minmax", "mse", "hqq"]

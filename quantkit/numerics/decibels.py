@@ -2,8 +2,6 @@
 
 from math import inf, log10
 
-__all__ = ["decibels", "sqnr_db"]
-
 
 def decibels(ratio: float) -> float:
     """Return ``10 log10(ratio)`` for a ratio of powers; -inf for 0."""

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["INT2", "INT4", "INT8", "INT16", "INT32", "UINT2", "UINT4", "UINT8", "UINT16", "IntType"]
-__all__ += ["int_type"]
-
 
 @dataclass(frozen=True, slots=True)
 class IntType:

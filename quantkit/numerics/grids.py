@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Steps", "exact_scales", "exact_steps", "grid_scales", "lossless_rows", "worst_errors"]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 

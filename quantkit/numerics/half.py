@@ -14,8 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from quantkit.numerics.decibels import sqnr_db
 
-__all__ = ["LARGEST", "LEAST", "LEAST_NORMAL", "HalfLoss", "half_loss", "halved"]
-
 LARGEST = 65504.0
 LEAST_NORMAL = 2.0**-14  # float16 has fewer digits of what is smaller
 LEAST = 2.0**-24  # of half of it and less nothing is left

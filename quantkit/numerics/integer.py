@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["matmul_integer"]
-
 Integers = NDArray[Any]
 _INT16 = np.iinfo(np.int16)
 

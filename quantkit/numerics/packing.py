@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.dtypes import IntType
 
-__all__ = ["Plane", "pack", "plane_widths", "planes", "unpack"]
-
 
 def pack(q: NDArray[Any], dtype: IntType) -> NDArray[np.uint8]:
     """Pack values of a 2- or 4-bit type, flattened, into bytes."""

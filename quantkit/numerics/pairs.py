@@ -28,18 +28,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FREE",
-    "PAIRED",
-    "PAIR_LIMIT",
-    "Limits",
-    "PairForm",
-    "is_pair_safe",
-    "nearest_pairs",
-    "pair_peak",
-    "round_pairs",
-]
-
 PAIR_LIMIT = 128
 
 

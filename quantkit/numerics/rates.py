@@ -9,8 +9,6 @@ Standard library alone.
 from math import ceil, exp, inf, log, log1p, sqrt
 from statistics import NormalDist
 
-__all__ = ["evidence", "fewest_for_quantile", "lower_bound", "wilson"]
-
 _GRID = 2**0.5  # from one alternative to the next
 _TYPICAL = 500.0  # samples at which the bound is tightest
 

@@ -34,17 +34,6 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.pairs import PAIRED, Limits, PairForm, nearest_pairs
 
-__all__ = [
-    "Carries",
-    "carries_of",
-    "damped",
-    "damping_share",
-    "improve",
-    "output_error",
-    "pad_to_even",
-    "round_carried",
-]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 

@@ -33,8 +33,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from quantkit.numerics.statistics import Bounds
 
-__all__ = ["Sequential", "decide"]
-
 # Each stake is half the one before; the weights 1/2, 1/6, 1/12, ... add up to 1 with the last.
 _STAKES = tuple(0.99 * 2.0**-k for k in range(12))
 _WEIGHTS = (*(1 / ((k + 1) * (k + 2)) for k in range(11)), 1 / 12)

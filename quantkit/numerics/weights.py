@@ -38,15 +38,6 @@ from quantkit.numerics.grids import grid_scales
 from quantkit.numerics.pairs import PAIR_LIMIT, is_pair_safe, pair_peak
 from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QParams, QuantSpec
 
-__all__ = [
-    "WeightAnalysis",
-    "analyze_weight",
-    "dequantize_weight",
-    "fit",
-    "quantize_weight",
-    "round_keeping_sum",
-]
-
 _ROWS = 1 << 18  # elements sorted at a time
 
 

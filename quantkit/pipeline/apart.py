@@ -8,8 +8,6 @@ from quantkit.calibration.forks import Crew, WorkerDiedError, can_fork
 from quantkit.errors import VerifyError
 from quantkit.runtime.check_result import Reference, Verification, compare, fed
 
-__all__ = ["compare_apart"]
-
 _STUCK = 20.0  # seconds without any work of the child, after which it is given up
 _LAST_EXIT_CODE = 255  # Windows reports a crash by a larger one
 

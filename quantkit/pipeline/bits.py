@@ -26,24 +26,6 @@ from quantkit.quantize.solve.sensitivity import PROBED, errors_by_bits, weight_n
 from quantkit.runtime.check_result import LARGE
 from quantkit.spec import PerAxis
 
-__all__ = [
-    "RECORD",
-    "SMALL",
-    "BlankCodes",
-    "bits_for_mean",
-    "bits_for_size",
-    "choices_of",
-    "packed_bits",
-]
-__all__ += [
-    "loading_noted",
-    "record_bytes",
-    "size_with",
-    "small_weights",
-    "spread_of",
-    "wanted_bytes",
-]
-
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
 _LOADING = 27  # bytes of memory per value while onnxruntime puts it together: it keeps the result of every step until all are done

@@ -19,9 +19,6 @@ from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.runtime.timing import time_models
 
-__all__ = ["LayerTimes", "kept_out_of_blocks", "time_layers"]
-__all__ += ["times_in_blocks"]
-
 _SECONDS = 0.08  # for each file and number of rows
 _TRIES = 2  # to measure a ratio that is plausible
 _SLOWER = 1.05  # of float's time

@@ -23,9 +23,6 @@ from quantkit.pipeline.static_view import needed_by_any
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 
-__all__ = ["calibrate_model", "collected", "find_points", "points_in"]
-__all__ += []
-
 
 def calibrate_model(
     source: str | Path | onnx.ModelProto,

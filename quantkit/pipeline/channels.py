@@ -31,8 +31,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.runtime.taps import read_tensors
 from quantkit.settings import StaticSettings
 
-__all__ = ["with_even_channels"]
-
 _SMOOTHED = "Smoothed"  # begins the note of a smoothed model
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
 _JUDGES = 4  # samples, of a quarter at most, that decide whether smoothing helps

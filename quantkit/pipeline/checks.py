@@ -23,10 +23,6 @@ from quantkit.runtime.saturation import saturating_nodes
 from quantkit.runtime.session import load_model
 from quantkit.targets import Target
 
-__all__ = ["TINY", "check_output_path", "is_noise", "noise", "read_model", "require_change"]
-__all__ += ["require_pair_safe", "require_same", "require_signal", "require_smaller"]
-__all__ += ["require_static", "unfused", "warnings_of"]
-
 _SHOWN = 3  # names in a message
 TINY = 64 << 10  # bytes
 _FEW_SAMPLES = 4  # from which on one sample can stand out

@@ -26,8 +26,6 @@ from quantkit.samples import fashion_mnist
 from quantkit.settings import DataSettings, DynamicSettings, load_recipe
 from quantkit.spec import QInt8, QUInt8, weight_int_type
 
-__all__ = ["DemoResult", "run_demo"]
-
 _CALIBRATED = 128  # images
 _RECIPE = """\
 # What `quantkit evaluate` judges candidates by; `quantkit gate` does it again.

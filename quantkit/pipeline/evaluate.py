@@ -28,8 +28,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.settings import DataSettings, EvaluateSettings, closest
 from quantkit.targets import cores
 
-__all__ = ["PARTS", "EvaluateOptions", "evaluate"]
-
 PARTS = ("latency", "memory", "layers", "runtime", "fidelity")
 """What may be left out; answers and sizes are always measured."""
 

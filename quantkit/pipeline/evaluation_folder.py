@@ -12,8 +12,6 @@ from quantkit.pipeline.view import ViewOptions, view
 from quantkit.result import Result, save_result
 from quantkit.runtime.session import RUNTIME_ERRORS
 
-__all__ = ["WRITTEN", "write_evaluation", "written"]
-
 _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
 
 WRITTEN = ("result.json", "report.html", "report.md")

@@ -34,8 +34,6 @@ from quantkit.settings import ExportSettings
 from quantkit.settings.carried import Carried, carried_text
 from quantkit.settings.record import CARRIED, to_record
 
-__all__ = ["ExportJob", "ExportResult", "export"]
-
 _OPSET = 21
 _RANDOM = frozenset(
     {

@@ -30,8 +30,6 @@ from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.runtime.tally import Tally
 
-__all__ = ["excess_of", "with_fitted_ranges"]
-
 _CHECKED_ON = 16  # samples that check fitted ranges
 _FEWEST = 4  # samples that ranges are fitted to
 _LOUDER = 1.5  # times the noise of plain ranges at most: few samples show little of what room gains

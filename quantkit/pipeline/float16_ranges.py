@@ -17,8 +17,6 @@ from quantkit.pipeline.job import Job
 from quantkit.quantize.plan.half_nodes import Ranges
 from quantkit.settings import Float16Settings
 
-__all__ = ["observed_ranges", "open_for_float16", "ranges_in"]
-
 
 def open_for_float16(
     loaded: LoadedModel, job: Job[Float16Settings], monitor: Monitor

@@ -16,8 +16,6 @@ from quantkit.quantize.plan.blocks import packed_bytes
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.settings import DynamicSettings, StaticSettings
 
-__all__ = ["Foresight", "foresee"]
-
 _FLOAT = 4  # bytes
 _INT8 = frozenset({Mode.STATIC, Mode.INTEGER})
 

@@ -8,8 +8,6 @@ from quantkit.quantize.plan import Mode, NodePlan, Plan
 from quantkit.quantize.plan.selection import AS_CHOSEN
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
 
-__all__ = ["ignored_requests"]
-
 
 def ignored_requests(
     plan: Plan,

@@ -28,8 +28,6 @@ from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings.record import to_record
 
-__all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
-
 _SHOWN = 5  # of a kind, when printed
 _SLOW = ", the slow path of its kernel"
 _LESS = 0.95  # of the size; what saves less is not worth telling

@@ -12,8 +12,6 @@ from quantkit.quantize.plan import Kept, Mode
 from quantkit.reasons import Why, because
 from quantkit.settings import DataSettings
 
-__all__ = ["Job", "Output", "kept_of", "kept_record"]
-
 Options = TypeVar("Options")
 
 

@@ -41,9 +41,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.timing import time_models
 from quantkit.targets import integer_time, this_machine
 
-__all__ = ["SWITCH", "Decision", "decide", "timing_notes", "with_costs"]
-__all__ += ["write_draft"]
-
 SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
 _SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
 _SAMPLES = 2

@@ -10,8 +10,6 @@ from quantkit.errors import UsageError
 from quantkit.installation import install_command
 from quantkit.model.graph.load import model_files
 
-__all__ = ["netron_server"]
-
 _HOST = "127.0.0.1"
 
 

@@ -12,8 +12,6 @@ from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.profile import Profile, fused_nodes, kernel_sums
 
-__all__ = ["costs_of", "with_dynamic"]
-
 _QUANTIZED = frozenset({Mode.STATIC, Mode.ABSORBED})
 _ENOUGH = 4  # conversions that say how seconds grow
 _START, _RATE = 3e-6, 4e-10  # seconds of a conversion, and of each element, on x86 with AVX-512

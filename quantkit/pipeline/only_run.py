@@ -9,8 +9,6 @@ from typing import BinaryIO
 
 from quantkit.errors import OutputError, UsageError, as_os_error
 
-__all__ = ["only_run"]
-
 _PATIENCE = 1.0  # seconds in which the workers of a killed run end
 _GLANCE = 0.05  # seconds between two looks
 

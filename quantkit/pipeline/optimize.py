@@ -30,8 +30,6 @@ from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import load_model, make_session, readable_ir_version
 from quantkit.settings.record import to_record
 
-__all__ = ["OptimizeResult", "check_pass", "optimize_model"]
-
 # Folding 21 to 52 BatchNormalizations of a float32 model was measured at 118 to 128 dB, everything else is
 # closer. Far below that something other than rounding has happened.
 _WRONG_DB = 40.0

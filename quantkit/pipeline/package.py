@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from quantkit.deploy.package.sample import Sample
     from quantkit.deploy.serve.service import Loaded
 
-__all__ = ["Packaged", "package"]
 
 _TAG = 12  # digits
 _PRIVILEGED = 1024  # ports below need root

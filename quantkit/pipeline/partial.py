@@ -12,8 +12,6 @@ from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.files import replace_text, scratch, sweep
 from quantkit.pipeline.only_run import only_run
 
-__all__ = ["Partial", "partial_folder"]
-
 _HEAD = "job.json"
 
 

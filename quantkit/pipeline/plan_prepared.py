@@ -24,8 +24,6 @@ from quantkit.quantize.plan.selection import resolve_tensors
 from quantkit.settings import StaticSettings
 from quantkit.targets import Target
 
-__all__ = ["check_plan", "format_of", "lacks", "plan_of", "planner_of", "ranges_of"]
-
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 

@@ -27,9 +27,6 @@ from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.check_result import MADE_UP
 from quantkit.settings import DataSettings
 
-__all__ = ["NOTHING_SEEN", "Feeds", "FloatModel", "Moments", "Prepared", "Turns", "float_copy"]
-__all__ += ["with_opset"]
-
 _FLOAT = 4  # bytes
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 

@@ -12,8 +12,6 @@ from quantkit.reasons import Why, because
 from quantkit.runtime.check_result import FLOOR_DB
 from quantkit.runtime.session import RUNTIME_ERRORS
 
-__all__ = ["SURE_DB", "PlanSearch", "assumed_costs", "quieter"]
-
 SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
 _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth

@@ -38,8 +38,6 @@ from quantkit.settings import (
 )
 from quantkit.settings.recorded import data_settings_of, recorded_settings
 
-__all__ = ["reproduce"]
-
 
 def reproduce(
     model: Path,

@@ -9,8 +9,6 @@ from quantkit.quantize.plan import Plan
 from quantkit.runtime.check_result import Verification
 from quantkit.runtime.kernels import Fusion, HalfKernels
 
-__all__ = ["QuantizeResult"]
-
 _SHOWN = 3  # warnings
 
 

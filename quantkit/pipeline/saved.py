@@ -43,8 +43,6 @@ from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
 
-__all__ = ["load_prepared", "save_prepared"]
-
 _FORMAT = "quantkit.prepared.1"
 _INDEX, _MODEL, _SAMPLES = "prepared.json", "prepared.onnx", "samples.zip"
 _RANGES, _MOMENTS = "ranges.calibration", "moments.calibration"

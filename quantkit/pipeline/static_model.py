@@ -28,9 +28,6 @@ from quantkit.runtime.session import load_model
 from quantkit.settings import StaticSettings
 from quantkit.targets import cores
 
-__all__ = ["STEPS", "fitting", "minimum_opset", "require_same_preparation", "runnable"]
-__all__ += ["simplified"]
-
 STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
 _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits

@@ -24,8 +24,6 @@ from quantkit.quantize.solve.weights import still_static
 from quantkit.runtime.check_result import Verification
 from quantkit.targets import cores
 
-__all__ = ["Packing", "StaticAttempt", "StaticDraft"]
-
 _SHOWN = 3  # names in a message
 _PROBES = 8  # samples on which single weights are tried
 

@@ -27,8 +27,6 @@ from quantkit.reasons import Why, because
 from quantkit.runtime.check_result import FLOOR_DB, LARGE, MADE_UP, NOISE_DB, Verification
 from quantkit.runtime.profile import load_text
 
-__all__ = ["StaticRepairs", "faults", "is_poor", "short_of_floor"]
-
 _SHOWN = 3  # names in a message
 _PROBES = 8  # samples on which single weights are tried
 _LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both

@@ -14,8 +14,6 @@ from quantkit.quantize.solve.rounding import Rounding
 from quantkit.quantize.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
 
-__all__ = ["rounded"]
-
 
 def rounded(
     prepared: Prepared,

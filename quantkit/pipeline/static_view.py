@@ -17,8 +17,6 @@ from quantkit.quantize.rewrite.split import split_fused
 from quantkit.settings import StaticSettings
 from quantkit.targets import DEFAULT, registered
 
-__all__ = ["needed_by_any", "view_for_static"]
-
 
 def needed_by_any(model: ir.Model) -> tuple[str, ...]:
     """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made."""

@@ -11,8 +11,6 @@ from quantkit.result import Interval
 from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.timing import CLOCK, Pace
 
-__all__ = ["SLOWEST", "file_of", "ratio_to_float", "time_ratios"]
-
 SLOWEST = 1.02  # of float's time: a result may take no more
 _SECONDS = 1.0  # for which each of two models is timed
 _TRIES = 2  # to measure a ratio that is plausible

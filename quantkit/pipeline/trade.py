@@ -27,8 +27,6 @@ from quantkit.quantize.solve.weights import still_static
 from quantkit.reasons import Why, because
 from quantkit.runtime.session import RUNTIME_ERRORS
 
-__all__ = ["Trade", "trade_time_for_noise"]
-
 _MORE_TIME, _FOR_DB = 0.02, 0.5  # at most this share of the time, for at least so many dB
 _MORE_BYTES, _FOR_FREE_DB = 0.01, 0.05  # the same of the bytes of all weights
 _UNSURE = 0.03  # a ratio whose interval reaches further above `_MORE_TIME` is not known well enough

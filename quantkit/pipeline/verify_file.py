@@ -38,9 +38,6 @@ from quantkit.settings import DataSettings
 from quantkit.settings.recorded import data_settings_of
 from quantkit.text import printable
 
-__all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
-__all__ += ["samples_used", "was_calibrated"]
-
 Outcome = Literal["ok", "wrong", "unknown"]
 _SHOWN = 12  # digits of a hash that tell two apart
 

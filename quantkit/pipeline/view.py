@@ -28,8 +28,6 @@ from quantkit.runtime.profile import node_seconds, profile_models
 from quantkit.runtime.runs import run_made_up
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 
-__all__ = ["ViewOptions", "view"]
-
 _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
 _TIMED = 0.6  # seconds to spend on each model
 _KIN = 0.5  # of the layers of the smaller model

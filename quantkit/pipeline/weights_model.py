@@ -30,8 +30,6 @@ from quantkit.quantize.rewrite.smooth import smoothable
 from quantkit.runtime.taps import read_tensors
 from quantkit.settings import WeightsSettings
 
-__all__ = ["PreparedWeights", "prepare_weights"]
-
 _LOOKED_AT = 32  # samples that tell how large inputs are
 
 

@@ -37,8 +37,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.settings import WeightsSettings
 from quantkit.targets import cores
 
-__all__ = ["WeightsDraft", "is_measured", "plan_weights_of", "solve_codes"]
-
 _PROBES = 4  # samples on which single weights are tried
 _DECIDED = "decided.json"
 

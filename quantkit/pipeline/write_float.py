@@ -12,8 +12,6 @@ from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan
 from quantkit.runtime.check_result import run_float
 
-__all__ = ["write_float"]
-
 
 def write_float(
     source: str | Path | onnx.ModelProto,

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-__all__ = ["Groups"]
-
 
 class Groups:
     """Disjoint groups of names, in the order in which they came."""

@@ -26,24 +26,6 @@ from quantkit.runtime.session import (
 from quantkit.runtime.synthetic_inputs import Feeds, strange_input
 from quantkit.runtime.tally import Tally
 
-__all__ = [
-    "CALIBRATED",
-    "FLOOR_DB",
-    "GIVEN",
-    "HELD_OUT",
-    "IN_TURNS",
-    "LARGE",
-    "MADE_UP",
-    "NOISE_DB",
-    "Agreement",
-    "Excess",
-    "Reference",
-    "Verification",
-    "compare",
-    "fed",
-    "run_float",
-]
-
 # Above this the float model is not run beside the quantized one, and the quantized one is mapped,
 # not copied: verification never needs more memory than quantization.
 LARGE = 1 << 30

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.half import halved
 
-__all__ = ["HalfPorts", "has_half_ports", "widened_feeds"]
-
 _BFLOAT16 = "tensor(bfloat16)"
 _ONNX_TYPE = ir.DataType.BFLOAT16.value
 _KINDS = {"tensor(float16)": np.dtype(np.float16), _BFLOAT16: ir.DataType.BFLOAT16.numpy()}

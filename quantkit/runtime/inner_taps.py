@@ -14,8 +14,6 @@ import onnx
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.ops.float_ops import LOOPS
 
-__all__ = ["SAMPLED", "hand_out", "inner_names"]
-
 SAMPLED = 1025  # values of a tensor from one turn of a loop
 _FLOAT = onnx.TensorProto.FLOAT
 _SORTS = 11  # opset from which TopK tells the order; Scan has no batch of its own from 9 on

@@ -24,22 +24,6 @@ from quantkit.model.graph.mapping import mapped_model
 from quantkit.model.graph.protos import to_proto
 from quantkit.runtime.session import make_session, readable_ir_version
 
-__all__ = [
-    "TYPES",
-    "Kind",
-    "Part",
-    "Parts",
-    "Structure",
-    "declared",
-    "needed",
-    "part_of",
-    "parts_of",
-    "read_structure",
-    "renamed",
-    "subgraphs",
-    "types_of",
-]
-
 Array = NDArray[Any]
 
 _UNLISTED_INITIALIZERS = 4  # the IR version from which initializers need not be inputs

@@ -29,19 +29,6 @@ from quantkit.runtime.kernels.truth import bare_names, file_nodes
 from quantkit.runtime.session import make_session
 from quantkit.runtime.timing import CLOCK, fastest_quarter, no_garbage_collection
 
-__all__ = [
-    "Kernel",
-    "KernelSums",
-    "Profile",
-    "fused_nodes",
-    "is_plausible",
-    "kernel_sums",
-    "load_text",
-    "node_seconds",
-    "profile_models",
-    "run_seconds",
-]
-
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 _Round = TypeVar("_Round")
 

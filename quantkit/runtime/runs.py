@@ -16,8 +16,6 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, run_options
 from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
 from quantkit.settings.memory import memory_of, memory_text, resident
 
-__all__ = ["MadeUpRun", "as_array", "row_trial", "run_made_up", "run_session"]
-
 _MADE_UP_SECONDS = 20
 _LOOKED_EVERY = 0.05  # seconds
 # Of a row's size: a model that gives all rows one range, as dynamic quantization does, changes a row by less, a state that a row hands

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from quantkit.model.ops.integer_ops import INTEGER_OPS, INTEGER_PRODUCTS, QUANTIZED_PRODUCTS
 from quantkit.numerics.pairs import is_pair_safe
 
-__all__ = ["IntegerProduct", "integer_products", "saturating_nodes"]
-
 _BYTE = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _Operands = tuple[ir.Value, ir.Value, ir.Value | None]
 

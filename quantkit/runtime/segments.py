@@ -15,8 +15,6 @@ from quantkit.runtime.half_ports import HalfPorts
 from quantkit.runtime.pieces import TYPES, Structure
 from quantkit.runtime.session import RUNTIME_ERRORS, as_value, make_session
 
-__all__ = ["Segments"]
-
 Values = Mapping[str, Any]
 _NOTHING: Values = MappingProxyType({})
 _FLOAT_BYTES = 4

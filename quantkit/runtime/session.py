@@ -31,21 +31,6 @@ from quantkit.runtime.half_ports import HalfPorts, has_half_ports
 if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
     ort.disable_telemetry_events()  # it may have been imported before quantkit
 
-__all__ = [
-    "RUNTIME_ERRORS",
-    "RuntimeLimits",
-    "as_value",
-    "first_line",
-    "float_session",
-    "load_model",
-    "make_session",
-    "readable_ir_version",
-    "run_options",
-    "runtime_limits",
-    "runtime_version",
-    "why_not_loaded",
-    "widened_file",
-]
 
 # onnxruntime 1.20, the oldest that quantkit installs with, reads IR version 10.
 _IR_READ_BY_ALL = 10

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Feeds", "Signature", "made_up_feeds", "strange_input"]
-
 Feeds = Mapping[str, NDArray[Any]]
 
 

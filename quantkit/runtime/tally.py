@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.decibels import decibels, sqnr_db
 
-__all__ = ["Signal", "Tally"]
-
 # By this much the mean of an output may raise its SQNR. Without a limit a constant in front of the signal would hide any
 # noise; without the mean a score that hardly moves would have to be exact to its last digit.
 _MEAN_DB = 10.0

@@ -26,8 +26,6 @@ from quantkit.runtime.inner_taps import hand_out, inner_names
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, readable_ir_version
 from quantkit.runtime.synthetic_inputs import Feeds
 
-__all__ = ["Runner", "Tap", "TappedSession", "read_tensors"]
-
 Arrays = list[NDArray[Any]]
 
 _FLOAT = int(ir.DataType.FLOAT)

@@ -21,17 +21,6 @@ from numpy.typing import NDArray
 from quantkit.numerics.statistics import median_interval
 from quantkit.runtime.session import make_session
 
-__all__ = [
-    "CLOCK",
-    "Clock",
-    "Pace",
-    "Turn",
-    "fastest_quarter",
-    "no_garbage_collection",
-    "time_models",
-]
-__all__ += ["timed_rounds"]
-
 Turn = Callable[[], object]
 Clock = Callable[[], float]
 

@@ -10,8 +10,6 @@ from quantkit.settings.data import DataSettings
 from quantkit.settings.record import CARRIED, PROVENANCE, changed_fields, to_record
 from quantkit.settings.recorded import data_settings_of
 
-__all__ = ["Carried", "carried_by", "carried_text"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:

@@ -9,17 +9,6 @@ from quantkit.errors import UsageError
 from quantkit.settings.declare import Columns, Floats, Memory, Settings, Size, setting, table
 from quantkit.settings.memory import LEAST, memory_of
 
-__all__ = [
-    "PRESETS",
-    "CalibrateSettings",
-    "DataSettings",
-    "ImageSettings",
-    "Layout",
-    "Pixels",
-    "TextSettings",
-    "preset_keys",
-]
-
 _MOST_PIXELS = 8192  # per side
 _MOST_TOKENS = 1_000_000
 _LARGEST = 1e30  # of a mean; far from what float32 holds

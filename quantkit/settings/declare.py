@@ -21,39 +21,6 @@ import msgspec
 from quantkit.errors import UsageError
 from quantkit.settings.memory import parse_memory
 
-__all__ = [
-    "Axes",
-    "Columns",
-    "Declared",
-    "Drop",
-    "FileSize",
-    "Floats",
-    "Memory",
-    "Names",
-    "OperatorTypes",
-    "Percent",
-    "Range",
-    "Setting",
-    "Settings",
-    "Share",
-    "Size",
-    "Spelling",
-    "Switch",
-    "Table",
-    "Wholes",
-    "check_choice",
-    "closest",
-    "declared",
-    "metadata_of",
-    "override",
-    "parse_file_size",
-    "read_path",
-    "setting",
-    "short_repr",
-    "table",
-    "tables",
-]
-
 
 class Percent(float):
     """A number that was written with a per cent sign: 0.01 for "1%"."""

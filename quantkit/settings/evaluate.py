@@ -11,7 +11,6 @@ from quantkit.settings.declare import Settings, Share, Wholes, closest, setting
 if TYPE_CHECKING:
     from calibrators.plugins import Plugins
 
-__all__ = ["METRICS", "EvaluateSettings", "metric_plugins"]
 
 METRICS = (
     "top-1",

@@ -6,8 +6,6 @@ from pathlib import Path
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Names, Settings, setting
 
-__all__ = ["ExportSettings"]
-
 _OLDEST_OPSET = 9
 
 

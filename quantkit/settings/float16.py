@@ -6,8 +6,6 @@ from typing import Literal
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Names, Settings, setting
 
-__all__ = ["Float16Settings", "HalfType"]
-
 HalfType = Literal["float16", "bfloat16"]
 
 

@@ -8,8 +8,6 @@ from typing import get_args
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Drop, Names, Settings, Share, setting
 
-__all__ = ["LIVE_RULES", "GateSettings", "TuneSettings", "objections"]
-
 LIVE_RULES = ("max_latency_ratio", "max_flips", "min_sqnr_db")
 """The rules that live requests can decide: they need neither labels nor files."""
 

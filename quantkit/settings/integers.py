@@ -31,20 +31,6 @@ if TYPE_CHECKING:
     from quantkit.numerics.dtypes import IntType
     from quantkit.targets import Target
 
-__all__ = [
-    "ActivationType",
-    "Coverage",
-    "DynamicSettings",
-    "NodeRule",
-    "QdqSettings",
-    "RecoverSettings",
-    "StaticFormat",
-    "StaticSettings",
-    "StaticWeightType",
-    "TensorRule",
-    "WeightType",
-    "check_packing",
-]
 
 StaticFormat = Literal["qdq", "qoperator"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4"]

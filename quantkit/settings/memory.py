@@ -7,8 +7,6 @@ from pathlib import Path
 
 from quantkit.errors import UsageError
 
-__all__ = ["LEAST", "MOST", "memory_of", "memory_text", "parse_memory", "resident"]
-
 MOST = 2_000_000_000
 """What is taken where nothing is said, on a machine that has it."""
 

@@ -8,8 +8,6 @@ from typing import Literal
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Settings, Share, setting
 
-__all__ = ["PackageSettings"]
-
 # host:port/path/name:tag@sha256:digest, all but the name optional; what else could stand there might be a command.
 _IMAGE = re.compile(
     r"(?:[a-z0-9][a-z0-9.-]*(?::\d{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][\w.-]{0,127})?"

@@ -22,16 +22,6 @@ from quantkit.settings.integers import (
 )
 from quantkit.settings.weights import WeightsSettings
 
-__all__ = [
-    "CARRIED",
-    "LATER",
-    "PROVENANCE",
-    "TABLES",
-    "changed_fields",
-    "settings_record",
-    "to_record",
-]
-
 CARRIED = "quantkit.preprocessing"
 """The entry in a model's metadata that says how its inputs are made; every rewriting of the model keeps it."""
 PROVENANCE = "quantkit.provenance"

@@ -15,8 +15,6 @@ from quantkit.settings.integers import (
 )
 from quantkit.settings.record import LATER, TABLES
 
-__all__ = ["data_settings_of", "recorded_settings"]
-
 _Kind = TypeVar("_Kind", bound=Settings)
 # What static settings are called in a record, where they are there as they are.
 _STATIC = ("target", "per_channel", "symmetric_activations", "include", "exclude")

@@ -9,8 +9,6 @@ from typing import Literal
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Settings, Share, setting, table
 
-__all__ = ["SERVE_KINDS", "BatchSettings", "LimitSettings", "ServeSettings", "ShadowSettings"]
-
 _MOST_ROWS = 4096
 _MOST_MEGABYTES = 4096
 _MOST_PORT = 65535

@@ -19,8 +19,6 @@ from quantkit.settings.package import PackageSettings
 from quantkit.settings.serve import ServeSettings
 from quantkit.settings.weights import WeightsSettings
 
-__all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text", "serving_text"]
-
 RECIPE_NAME = "quantkit.toml"
 
 

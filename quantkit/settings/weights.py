@@ -15,8 +15,6 @@ from quantkit.settings.declare import (
     setting,
 )
 
-__all__ = ["BlocksFormat", "WeightsSettings"]
-
 BlocksFormat = Literal["contrib", "onnx"]
 
 _BLOCKS = (16, 32, 64, 128, 256)  # that kernels have

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Machine", "cores", "from_cpuinfo", "from_sysctl", "integer_time", "this_machine"]
-
 # How long an integer product takes for the time of a float one, beside x86 with VNNI: by what the instructions do, not
 # measured there. VNNI and ARM's dot product multiply four pairs where a float instruction multiplies one; AVX2 alone needs
 # three instructions for that, of which some run beside others.

@@ -9,8 +9,6 @@ from typing import Any
 
 from quantkit.numerics.dtypes import INT4, INT8, INT16, INT32, UINT4, UINT8, UINT16, IntType
 
-__all__ = ["Target", "check_target"]
-
 # QuantizeLinear and DequantizeLinear take one scale per channel from this opset on.
 _PER_CHANNEL_OPSET = 13
 _FORMATS = frozenset({"qdq", "qoperator"})

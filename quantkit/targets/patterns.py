@@ -1,7 +1,5 @@
 """How far onnxruntime's patterns look around a product, by operator."""
 
-__all__ = ["MOVED_THROUGH", "RESTORES"]
-
 # Quantization is moved through these before patterns are matched.
 MOVED_THROUGH = frozenset(
     {"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose"}

@@ -20,23 +20,6 @@ from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT32, UINT8
 from quantkit.targets.model import Target
 
-__all__ = [
-    "ARM64",
-    "AVX2",
-    "CPU",
-    "DEFAULT",
-    "GROUP",
-    "OPENVINO",
-    "QNN",
-    "STEPPED_ON_ARM",
-    "TARGETS",
-    "TENSORRT",
-    "VNNI",
-    "names",
-    "registered",
-    "target",
-]
-
 # onnxruntime 1.31 turns DequantizeLinear, one of these and QuantizeLinear into a kernel called QLinear...
 _COMPUTES = """
     Add AveragePool Concat GlobalAveragePool LeakyRelu Mul Sigmoid Softmax Where

@@ -5,8 +5,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["Line", "blamed", "innermost", "is_users", "line_of", "placed", "said_by"]
-
 _LONG = 200
 _OURS = f"{Path(__file__).resolve().parents[2]}/"
 _PYTHON = sysconfig.get_paths()["stdlib"]

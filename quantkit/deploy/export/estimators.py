@@ -16,8 +16,6 @@ from quantkit.deploy.export.user_code import quiet_import, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
-__all__ = ["is_estimator", "open_estimator"]
-
 _PACKAGES = {"sklearn": "scikit-learn", "lightgbm": "lightgbm", "xgboost": "xgboost"}
 _SKL2ONNX = "Estimators of scikit-learn are exported by skl2onnx: pip install skl2onnx."
 _TOOLS = (

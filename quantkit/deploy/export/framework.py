@@ -12,8 +12,6 @@ from quantkit.deploy.export.blame import Line
 from quantkit.deploy.export.inputs import Inputs
 from quantkit.errors import UsageError
 
-__all__ = ["Exported", "Feeds", "Framework", "Limit", "Outputs", "output_names"]
-
 Feeds = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
 

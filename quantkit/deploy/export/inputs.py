@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from quantkit.errors import UsageError
 from quantkit.settings import closest
 
-__all__ = ["DTYPES", "SIZES", "Bound", "InputSpec", "Inputs", "inputs_of_example", "parse_inputs"]
-
 SIZES = (1, 2, 3, 7, 32)
 """What every dynamic dimension is tried at, as far as its bounds allow."""
 

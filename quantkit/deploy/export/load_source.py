@@ -17,8 +17,6 @@ from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.model.provenance import Source
 from quantkit.settings import ExportSettings
 
-__all__ = ["load_source"]
-
 Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
 
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

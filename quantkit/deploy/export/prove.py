@@ -22,8 +22,6 @@ from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
 from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 
-__all__ = ["Difference", "Proof", "Trial", "prove"]
-
 TOLERANCE = 1e-5
 OWN = 10.0  # times the framework's own error
 _PROBED = 4096  # the largest size that is tried beyond what tracing found

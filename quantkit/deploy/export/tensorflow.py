@@ -16,8 +16,6 @@ from quantkit.deploy.export.user_code import hushed, quiet_import
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
-__all__ = ["open_tensorflow"]
-
 _WHAT = {"keras": "A .keras model", "tflite": "A .tflite model", "saved model": "A SavedModel"}
 _NEWEST = 18  # opset that tf2onnx writes
 _Call = Callable[..., Sequence[Any]]

@@ -11,8 +11,6 @@ from quantkit._version import __version__
 from quantkit.deploy.export.inputs import Inputs, InputSpec
 from quantkit.errors import VerifyError
 
-__all__ = ["layers_of", "tidy"]
-
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 

@@ -21,8 +21,6 @@ from quantkit.deploy.export.user_code import hushed, need_torch, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
-__all__ = ["open_program", "open_script"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchProgram(Framework):

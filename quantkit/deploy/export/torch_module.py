@@ -25,8 +25,6 @@ from quantkit.deploy.export.user_code import need_torch, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
-__all__ = ["TorchModule", "ready_module"]
-
 _PROBED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 64, 128)
 _SHOWN = 3  # names in a sentence
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse")

@@ -13,8 +13,6 @@ from quantkit.deploy.export.framework import Feeds
 from quantkit.deploy.export.user_code import need_torch
 from quantkit.errors import ModelError
 
-__all__ = ["as_numpy", "called", "flattened", "plain_attention", "same_outputs"]
-
 
 def called(module: Any, feeds: Feeds, named: Collection[str]) -> list[tuple[str, NDArray[Any]]]:
     """Run a module; return its outputs, flat, with the names that they suggest.

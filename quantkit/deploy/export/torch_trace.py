@@ -29,14 +29,6 @@ from quantkit.installation import install_command
 if TYPE_CHECKING:
     from quantkit.deploy.export.torch_module import TorchModule
 
-__all__ = [
-    "PREFIX",
-    "FrozenError",
-    "limits_of",
-    "need_exporter",
-    "program_to_onnx",
-]
-__all__ += ["refuse_training_calls", "traced"]
 
 PREFIX = "model."
 """Of the names of weights and parts, in the wrapper that is traced."""

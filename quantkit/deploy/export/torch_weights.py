@@ -9,8 +9,6 @@ from quantkit.deploy.export.blame import said_by
 from quantkit.deploy.export.user_code import need_torch, quiet_import
 from quantkit.errors import UsageError
 
-__all__ = ["state_digest", "with_weights"]
-
 
 def with_weights(module: Any, path: Path) -> list[str]:
     """Load weights into a module: safetensors, or what `torch.save` wrote of a state_dict; return notes.

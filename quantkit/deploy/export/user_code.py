@@ -18,17 +18,6 @@ from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error
 from quantkit.installation import install_command
 from quantkit.settings import closest
 
-__all__ = [
-    "HOW",
-    "Loaded",
-    "hushed",
-    "load_object",
-    "need_torch",
-    "own_path",
-    "quiet_import",
-    "user_code",
-]
-
 _TORCH = (
     "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
     "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and {}."

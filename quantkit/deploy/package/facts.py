@@ -10,8 +10,6 @@ from typing import Any
 from quantkit.deploy.package.lock import Package
 from quantkit.settings import PackageSettings, ServeSettings
 
-__all__ = ["MEGABYTE", "Facts", "slug"]
-
 MEGABYTE = 1 << 20
 _LONGEST = 40  # of a name; with what is put behind it a name in Kubernetes has at most 63
 _USUAL = "model"

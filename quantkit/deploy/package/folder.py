@@ -13,8 +13,6 @@ from typing import Any
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder
 
-__all__ = ["KIND", "RECORD", "check_own", "digests", "sha256_of"]
-
 RECORD = "deployment.json"
 KIND = "quantkit package"
 

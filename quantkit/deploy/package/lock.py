@@ -21,9 +21,6 @@ from quantkit.errors import UsageError, as_os_error
 from quantkit.installation import install_command
 from quantkit.model.provenance import runtime_package
 
-__all__ = ["IMAGES", "SERVER", "TEXTS", "Package", "download", "installed", "lock_text", "machine"]
-__all__ += ["python_version", "read_lock"]
-
 SERVER = (
     "httptools",
     "msgspec",

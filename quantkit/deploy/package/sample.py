@@ -26,8 +26,6 @@ from quantkit.deploy.serve.service import Loaded
 from quantkit.errors import DataError, UsageError, as_os_error
 from quantkit.runtime.synthetic_inputs import made_up_feeds
 
-__all__ = ["Sample", "kept_sample"]
-
 _KINDS = {
     ".bmp": "image/bmp",
     ".gif": "image/gif",

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from quantkit.errors import UsageError
 
-__all__ = ["LICENCE", "server_files"]
-
 LICENCE = "LICENSE"
 """The file's name."""
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple  # noqa: UP035 - also for older versions of Python
 from urllib.parse import urlsplit
 
-__all__ = ["compared", "main", "values"]
-
 _MOST = 10000  # values of an output that are kept
 _TINY = 1e-30
 _OK = 200

@@ -29,8 +29,6 @@ from quantkit.settings.gate import LIVE_RULES
 from quantkit.settings.record import PROVENANCE
 from quantkit.text import printable
 
-__all__ = ["LABELS", "MODEL", "Staged", "stage_models"]
-
 MODEL = "model"
 """The role of the model that answers; others are shadow and canary."""
 LABELS = "labels.txt"

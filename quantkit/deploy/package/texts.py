@@ -20,8 +20,6 @@ from quantkit.deploy.package.lock import Package
 from quantkit.deploy.serve.engine import Engine
 from quantkit.errors import ModelError
 
-__all__ = ["SCRIPT", "commands", "config_pbtxt", "texts_of"]
-
 SCRIPT = "smoke"
 _USER = 10001  # who runs the server: not root, and no other user of an image
 _SHEBANG = "#!/usr/bin/env python3\n"

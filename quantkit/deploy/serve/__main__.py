@@ -4,6 +4,4 @@ import sys
 
 from quantkit.deploy.serve.main import main
 
-__all__: list[str] = []
-
 sys.exit(main())

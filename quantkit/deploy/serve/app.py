@@ -24,8 +24,6 @@ from quantkit.deploy.serve.guard import Guard, HttpAnswer, HttpRequest, json_ans
 from quantkit.deploy.serve.predict import Feeds, Sent, Wanted, part_of
 from quantkit.deploy.serve.protocol import Port, RequestError
 
-__all__ = ["make_app"]
-
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?((?:/(?:infer|ready|config|stats))?)")
 
 _Handler = Callable[[HttpRequest], Awaitable[HttpAnswer]]

@@ -18,8 +18,6 @@ import onnxruntime as ort
 from quantkit.deploy.serve.engine import RUN_ERRORS, Engine
 from quantkit.deploy.serve.protocol import Array, RequestError
 
-__all__ = ["Answer", "Job", "Line", "Rules"]
-
 _NEW = 0.1  # weight of the latest run in what runs take
 
 

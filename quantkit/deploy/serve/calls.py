@@ -15,9 +15,6 @@ from quantkit.deploy.serve.engine import Engine
 from quantkit.deploy.serve.protocol import Array, RequestError, decoded, encoded
 from quantkit.deploy.serve.service import Loaded, Service
 
-__all__ = ["BINARY", "GONE", "HEADER", "JSON", "LARGE", "MODEL_VERSION", "MOST_HEADERS"]
-__all__ += ["SECURITY", "Call", "Calls", "caller_gone", "header_length", "unexpected"]
-
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER = "inference-header-content-length"

@@ -28,8 +28,6 @@ from quantkit.evaluate.gate.judge import judge_live
 from quantkit.result import Rule
 from quantkit.result.live import Live, LiveOutput, Pairs, merged
 
-__all__ = ["Compared", "Comparison", "compared"]
-
 _ROOM = 4  # requests that wait to be compared
 _LEVEL = 0.05  # chance that a candidate which keeps its rules is sent back
 _SCORES = 2

@@ -11,8 +11,6 @@ import numpy as np
 
 from quantkit.deploy.serve.protocol import Array, Port, RequestError
 
-__all__ = ["POOLINGS", "Pooling", "choose_pooling", "embedded", "stored_pooling"]
-
 Mode = Literal["mean", "cls", "none"]
 POOLINGS: tuple[Mode, ...] = get_args(Mode)
 _TOKENS = 3  # axes of an output with a vector for each token

@@ -25,8 +25,6 @@ from quantkit.files import model_in
 from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
 from quantkit.settings import closest
 
-__all__ = ["RUN_ERRORS", "Engine", "load_engine"]
-
 # onnxruntime's exceptions have no common base but Exception itself.
 RUN_ERRORS: tuple[type[Exception], ...] = (
     *(v for v in vars(ort_state).values() if isinstance(v, type) and issubclass(v, Exception)),

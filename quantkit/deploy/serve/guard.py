@@ -11,8 +11,6 @@ import msgspec
 from quantkit.deploy.serve.calls import GONE, JSON, SECURITY, Call, Calls, caller_gone, unexpected
 from quantkit.deploy.serve.protocol import RequestError
 
-__all__ = ["Guard", "HttpAnswer", "HttpRequest", "json_answer", "refusal"]
-
 _MEGABYTE = 1 << 20
 # How much is read of too large a body, and for how long: a client that still sends does not see the answer.
 _PASSED_OVER, _LINGER = 4, 1.0  # times the limit, seconds

@@ -5,8 +5,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from quantkit.deploy.serve.calls import MOST_HEADERS
 
-__all__ = ["Heads"]
-
 
 class Heads(HttpToolsProtocol):
     """uvicorn's protocol, which bounds no head and loses the body behind an offer of another protocol."""

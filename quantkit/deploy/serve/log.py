@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ForwardedWarnings", "Log"]
-
 _OWN_WORDS = ("note", "error", "reason")  # facts that need no name before them
 
 

@@ -28,8 +28,6 @@ from quantkit.settings.declare import Declared, declared, override
 from quantkit.settings.gate import LIVE_RULES
 from quantkit.settings.serve import SERVE_KINDS
 
-__all__ = ["main", "serve"]
-
 _LOOKS = 1.0  # seconds between looks at the model's file
 # Seconds; longer than balancers keep connections, so that they close them, and not we.
 _KEEP_ALIVE = 75

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from quantkit.protobuf import Buffer, WireError, fields_of, varint
 
-__all__ = ["mixing_operator"]
-
 _ONE_RANGE = (
     "DynamicQuantizeLinear",
     "DynamicQuantizeMatMul",

@@ -8,7 +8,6 @@ from quantkit._version import __version__
 if TYPE_CHECKING:
     from quantkit.deploy.serve.service import Service
 
-__all__ = ["docs", "openapi"]
 
 _ERRORS = {
     "400": "The request does not fit the model.",

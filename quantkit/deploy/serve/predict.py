@@ -32,8 +32,6 @@ from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.settings import DataSettings, ImageSettings
 from quantkit.settings.carried import carried_by
 
-__all__ = ["Feeds", "Predictor", "Sent", "Wanted", "answer", "part_of", "predictor", "read_labels"]
-
 # Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
 _LONGEST = 1 << 18
 _MOST_TEXTS = 256  # in one request

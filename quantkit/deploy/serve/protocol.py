@@ -22,9 +22,6 @@ from numpy.typing import NDArray
 
 from quantkit.errors import QuantkitError
 
-__all__ = ["DTYPES", "Array", "Inference", "Port", "RequestError", "Wanted", "checked", "decoded"]
-__all__ += ["encoded", "from_json", "plain_values", "read_json"]
-
 Array = NDArray[Any]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {

@@ -16,8 +16,6 @@ from quantkit.evaluate.gate.rules import rules_of
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
 
-__all__ = ["Loaded", "Service", "start_service"]
-
 _MEGABYTE = 1 << 20
 _PREPARING = 2  # threads that decode images and large bodies
 

@@ -25,8 +25,6 @@ except ImportError:  # without httptools: uvicorn's own parser, in Python, which
         in_head = is_too_long = False
 
 
-__all__ = ["Connection"]
-
 _PATIENCE = 20.0  # seconds: for a head, and for a client that reads nothing of its answer
 _PROBE = 0.25  # seconds between probes of a client that has closed its sending side
 _CONNECTIONS = 4096

@@ -25,8 +25,6 @@ from quantkit.model.ops.integer_ops import (
 from quantkit.quantize.plan import Mode, NodePlan
 from quantkit.result import Layer, NodeRuns
 
-__all__ = ["Known", "boxes_of"]
-
 _BINS = 48
 _SHOWN = 60  # letters of an attribute
 _LARGEST = 1 << 26  # values of a constant that is looked through for its range

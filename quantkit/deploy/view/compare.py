@@ -11,8 +11,6 @@ from quantkit.deploy.view.fold import Folded
 from quantkit.evaluate.match.nodes import Nodes
 from quantkit.model.ops.integer_ops import CONVERSIONS, stands_for
 
-__all__ = ["SideBySide", "float_names", "side_by_side"]
-
 _QUIET = CONVERSIONS | {"Constant", "Identity"}
 
 

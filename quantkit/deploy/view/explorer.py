@@ -12,8 +12,6 @@ from quantkit.deploy.view.facts import KINDS, Box, Drawing, Kind, Page
 from quantkit.deploy.view.page import shown_name
 from quantkit.evaluate.report.palette import TOKENS
 
-__all__ = ["explorer_files"]
-
 _COLOURS: dict[Kind, str] = {
     "int8": TOKENS["light"]["s2"],
     "dynamic": TOKENS["light"]["s5"],

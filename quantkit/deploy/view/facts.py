@@ -9,9 +9,6 @@ from quantkit.deploy.view.groups import Scope, Tree
 from quantkit.deploy.view.layers import Layout
 from quantkit.result import Layer
 
-__all__ = ["KINDS", "Box", "Drawing", "Histogram", "Kind", "Operator", "Page", "Pair"]
-__all__ += ["Planned", "Runs", "Status", "Tensor", "Weight"]
-
 Kind = Literal["int8", "dynamic", "blocks", "stored", "half", "float", "absorbed", "moves", "other"]
 
 KINDS: Mapping[Kind, str] = MappingProxyType(

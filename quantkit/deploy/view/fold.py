@@ -35,8 +35,6 @@ from quantkit.model.ops.integer_ops import (
     stands_for,
 )
 
-__all__ = ["Folded", "fold", "nodes_in_order"]
-
 _PRODUCTS = FLOAT_PRODUCTS | INTEGER_PRODUCTS
 _PRODUCTS |= {op for op, row in INTEGER_OPS.items() if row.role is Role.MULTIPLIES}
 _FOLLOWS = CONVERSIONS | COPIES

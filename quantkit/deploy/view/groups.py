@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-__all__ = ["Group", "Scope", "Tree", "group_boxes", "topological"]
-
 Scope = tuple[str, ...]
 
 _MOST = 80  # items that one sees at a time

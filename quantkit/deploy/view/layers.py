@@ -13,8 +13,6 @@ from itertools import pairwise
 
 from quantkit.deploy.view.groups import Tree
 
-__all__ = ["Layout", "Net", "lay_out"]
-
 _SWEEPS = 8
 
 

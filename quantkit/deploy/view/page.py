@@ -20,8 +20,6 @@ from quantkit.model.ops.integer_ops import stands_for
 from quantkit.numbers import counted, human
 from quantkit.text import printable
 
-__all__ = ["render_page", "shown_name"]
-
 _STATUS = {"same": "the same", "changed": "changed", "removed": "removed", "added": "added"}
 _SHORT = {"int8": "int8", "dynamic": "dynamic", "blocks": "blocks", "stored": "stored"}
 _SHORT |= {"half": "half", "float": "float", "absorbed": "fused", "moves": "", "other": ""}

@@ -25,8 +25,6 @@ from quantkit.numerics.statistics import (
     unseen_weights,
 )
 
-__all__ = ["LIMITS", "AveragePrecision", "ClassDetections", "Detections", "matched", "overlaps"]
-
 LIMITS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 """Overlaps (intersection over union) that COCO asks for."""
 

@@ -16,8 +16,6 @@ from quantkit.evaluate.accuracy.text_errors import WordScorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
 from quantkit.settings import METRICS, TextSettings
 
-__all__ = ["MetricRequest", "chosen_scorer", "decides"]
-
 _CLASSES = frozenset(("top-1", "top-5", "f1"))
 _TEXTS = frozenset(("wer", "cer"))
 _UNDECIDED = frozenset(("mse", "spearman", "perplexity", *_TEXTS))

@@ -20,8 +20,6 @@ from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec
 from quantkit.evaluate.accuracy.samples import SampleSource
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
-__all__ = ["UNITS", "Array", "Chunk", "SampleRunner", "Unit"]
-
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 

@@ -23,8 +23,6 @@ from quantkit.numerics.statistics import (
 )
 from quantkit.result import Decision, Interval
 
-__all__ = ["F1", "ClassScorer", "Decider", "Decisions", "deciding_output", "is_embedding"]
-
 _SCORES = 2  # axes of [batch, classes]
 _CALLED = ("logit", "prob", "class", "score", "label")
 _TOP = 5

@@ -25,8 +25,6 @@ from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorer import Scorer
 
-__all__ = ["BoxScorer", "DetectorOutputs", "detector_outputs"]
-
 _TABLES = (6, 7)  # columns of [N, 6] and [N, 7]
 _FRACTION = 2.0  # no box beyond it: parts of the width and height
 _FEWEST = 300  # places of a head; a table after suppression has no more rows

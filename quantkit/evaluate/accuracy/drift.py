@@ -21,8 +21,6 @@ from quantkit.numerics.decibels import decibels
 from quantkit.numerics.statistics import percentiles, quantile_bound, redrawn_means
 from quantkit.result import Interval, OutputDrift, SampleSqnr
 
-__all__ = ["Flat", "OutputTally", "floored_db", "output_drifts"]
-
 Floats = NDArray[np.float64]
 
 _FLOOR_DB = -200.0  # where float is all zero and the candidate is not

@@ -23,8 +23,6 @@ from quantkit.numerics.statistics import (
 )
 from quantkit.result import Interval, Metric
 
-__all__ = ["Figure", "Floats", "Indices", "Mean", "Ratio", "as_interval", "metrics_of"]
-
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -22,8 +22,6 @@ from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, check_comple
 from quantkit.numerics.statistics import percentiles, redrawn_means, wilson
 from quantkit.result import Decision, Interval, WorstSample
 
-__all__ = ["CandidateTally", "Measuring"]
-
 _SHOWN = 10
 
 Place = tuple[float, int, str, Label]

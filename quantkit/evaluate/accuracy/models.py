@@ -12,8 +12,6 @@ from quantkit.errors import ModelError, RuntimeSupportError, UsageError
 from quantkit.evaluate.match.pair import NamedModel
 from quantkit.runtime.session import RUNTIME_ERRORS, why_not_loaded
 
-__all__ = ["OpenModel", "OutputSpec", "open_models", "single_rows"]
-
 _FLOATS = frozenset(f"tensor({name})" for name in ("float", "double", "float16", "bfloat16"))
 _HALVED = _FLOATS - {"tensor(double)"}
 

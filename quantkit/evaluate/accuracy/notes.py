@@ -9,8 +9,6 @@ from quantkit.evaluate.accuracy.samples import SampleSource
 from quantkit.numbers import counted
 from quantkit.result import Metric
 
-__all__ = ["notes_of"]
-
 _ENOUGH = 50  # samples to suspect labels with
 
 

@@ -16,8 +16,6 @@ from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer
 from quantkit.numerics.statistics import Bounds
 
-__all__ = ["LogitScorer", "Perplexity"]
-
 _SCORES = 3  # axes of [batch, tokens, vocabulary]
 _ROWS = 64  # times whose scores are turned into probabilities at once
 _COUNTED = 10  # occurrences of a token on average, for its frequency to be known

@@ -14,8 +14,6 @@ from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
 from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_number
 from quantkit.numerics.statistics import Bounds, percentiles, redrawn_counts, spearman
 
-__all__ = ["NumberScorer", "PairScorer", "Spearman"]
-
 _TOKENS = 3  # axes of [batch, tokens, features]
 _DRAWS = 1000
 

@@ -20,8 +20,6 @@ from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.model.provenance import DataOrigin, read_provenance
 from quantkit.settings import DataSettings
 
-__all__ = ["SampleSource", "calibrated_places", "open_source", "recorded_digests"]
-
 _PAIR = 2
 
 

@@ -15,8 +15,6 @@ from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure
 
-__all__ = ["SampleColumn", "Scorer", "check_complete", "is_class", "is_number"]
-
 
 class Scorer(ABC):
     """Takes in chunks, and knows at the end what came of them. Without labels of a kind, and without notes by default.

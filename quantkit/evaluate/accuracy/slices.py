@@ -16,8 +16,6 @@ from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.numerics.statistics import holm, mcnemar_exact
 from quantkit.result import Slice
 
-__all__ = ["groups_by_class", "groups_by_range", "slices_of", "worst_slices"]
-
 _SHOWN = 10
 _FEWEST = 5  # samples in a slice
 _BINS = 4

@@ -21,8 +21,6 @@ from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer
 from quantkit.installation import install_command
 from quantkit.settings import TextSettings
 
-__all__ = ["Vocabulary", "WordScorer", "edits"]
-
 _FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokens.txt", "dict.txt")
 _BLANKS = ("<blank>", "<blk>", "<ctc_blank>", "<pad>", "[PAD]", "<eps>", "<ctc>")
 _SPECIAL = frozenset(("<s>", "</s>", "<unk>", "[UNK]", "[CLS]", "[SEP]", "<|endoftext|>", *_BLANKS))

@@ -16,8 +16,6 @@ from quantkit.evaluate.accuracy.figures import Figure, Mean
 from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_class, is_number
 from quantkit.settings import metric_plugins
 
-__all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]
-
 
 class MetricFunction(Protocol):
     """One score per sample.

@@ -3,8 +3,6 @@
 from quantkit.numbers import counted
 from quantkit.result import Decision, Metric, OutputDrift
 
-__all__ = ["sentence_of", "unlabelled_sentence"]
-
 
 def sentence_of(metric: Metric, samples: int) -> str:
     """Return what was found of the main metric, and what the sample is too small to exclude."""

@@ -7,8 +7,6 @@ from typing import Literal
 
 from quantkit.result import Evaluated, Interval
 
-__all__ = ["Figure", "Unit", "Verdict", "figures_of", "judge"]
-
 Unit = Literal["metric", "share", "dB", "bytes", "ratio"]
 Verdict = Literal["better", "worse", "same", "within noise", "new", "gone"]
 # Memory of a process moves by pages and allocator; no interval is measured.

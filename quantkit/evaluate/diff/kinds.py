@@ -19,8 +19,6 @@ from quantkit.runtime.session import float_session, load_model
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.settings import DataSettings
 
-__all__ = ["SAMPLES", "Kind", "kind_of", "located", "read_samples"]
-
 SAMPLES = 8
 """How many are read unless a user says so: enough to rank tensors by their error."""
 

@@ -25,8 +25,6 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.runtime.synthetic_inputs import Feeds
 
-__all__ = ["Fixed", "ModelDiff", "ScaleChange", "ScalesDiff", "SizeChange", "compare_models"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:

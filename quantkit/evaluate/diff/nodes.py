@@ -14,8 +14,6 @@ from quantkit.evaluate.match.nodes import Nodes, base_name
 from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.result import OperatorChange
 
-__all__ = ["Change", "NodeChange", "NodeRef", "NodesDiff", "nodes_diff"]
-
 _SHOWN = 60  # characters of a value
 
 

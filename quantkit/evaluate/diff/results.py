@@ -11,16 +11,6 @@ from quantkit.evaluate.diff.nodes import Change
 from quantkit.result import DataSource, Evaluated, Interval, Judged, Layer, Outcome, Result, Rule
 from quantkit.result import Verdict as GateVerdict
 
-__all__ = [
-    "CandidateDiff",
-    "Caveat",
-    "FigureChange",
-    "LayerChange",
-    "ResultDiff",
-    "RuleChange",
-    "compare_results",
-]
-
 _DIGEST = 12  # characters of a digest that people read
 
 

@@ -37,8 +37,6 @@ from quantkit.model.ops.integer_ops import (
 from quantkit.numerics.dtypes import int_type
 from quantkit.numerics.packing import unpack
 
-__all__ = ["Factors", "Floats", "Stored", "array_of", "dtype_name", "stored_constants"]
-
 Floats = NDArray[np.float32]
 
 

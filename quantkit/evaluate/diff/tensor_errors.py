@@ -25,8 +25,6 @@ from quantkit.runtime.pieces import Structure
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.synthetic_inputs import Feeds
 
-__all__ = ["Pairs", "TensorError", "TensorErrors", "TensorPair", "tensor_errors"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPair:

@@ -22,8 +22,6 @@ from quantkit.evaluate.diff.stored import Factors, Floats, Stored, array_of, sto
 from quantkit.evaluate.match.nodes import Nodes, base_name
 from quantkit.numerics.affine import sqnr
 
-__all__ = ["Distance", "WeightChange", "WeightRef", "WeightsDiff", "distance", "weights_diff"]
-
 _GAINS, _VARIANCES = 1, 4  # inputs of BatchNormalization
 _UNLIKE_DB = 25.0  # 8 bits per tensor, rounded with care for the output, are above it
 _EXPLAINED_DB = 6.0  # by so much must factors help to be the explanation

@@ -11,8 +11,6 @@ from quantkit.numerics.rates import evidence, lower_bound
 from quantkit.result import Rule
 from quantkit.result.live import Live, Pairs
 
-__all__ = ["alarms"]
-
 _ENOUGH = 100  # rows, for what holds in the limit of many
 
 

@@ -8,8 +8,6 @@ from quantkit.evaluate.gate.wording import figure_text
 from quantkit.result import Evaluated, Judged, Outcome, Result, Verdict
 from quantkit.text import printable
 
-__all__ = ["badge"]
-
 _WORDS: dict[Outcome, str] = {
     "pass": "passed",
     "fail": "failed",

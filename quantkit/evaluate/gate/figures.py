@@ -13,17 +13,6 @@ from quantkit.result import Evaluated, Interval, Latency, Result, Rule, SampleSq
 from quantkit.result.live import Live
 from quantkit.settings import closest
 
-__all__ = [
-    "KEYS",
-    "Missing",
-    "RuleFigure",
-    "Unit",
-    "bad_end",
-    "figure_of",
-    "live_figure_of",
-    "unit_of",
-]
-
 Unit = Literal["points", "percent", "times", "dB", "plain"]
 """points: a difference of fractions; percent: a fraction; times: a ratio; plain: in the metric's own units."""
 

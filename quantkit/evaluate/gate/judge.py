@@ -23,8 +23,6 @@ from quantkit.result import (
 )
 from quantkit.result.live import Live
 
-__all__ = ["judge", "judge_live", "judge_rule", "overall", "with_verdicts", "worst_of"]
-
 _MOST = 0.5  # of the decisions, or of the samples
 _NOISE_DB = 5.0  # below it an output is more noise than signal, whatever the model is for
 _QUANTIZED = frozenset(("dynamic", "static", "weights", "float16"))

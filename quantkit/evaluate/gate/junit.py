@@ -9,8 +9,6 @@ from quantkit.evaluate.gate.wording import bound_text
 from quantkit.result import Evaluated, Objection, Result, Verdict
 from quantkit.text import printable
 
-__all__ = ["junit_xml"]
-
 _TAGS = {"fail": "failure", "undecided": "error"}
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SECONDS = 19  # 2026-11-16T12:00:00; the schema knows no time zone

@@ -8,8 +8,6 @@ from quantkit.evaluate.gate.figures import KEYS
 from quantkit.result import Rule
 from quantkit.settings import GateSettings, Percent, closest
 
-__all__ = ["rules_for", "rules_of"]
-
 
 def rules_of(settings: GateSettings) -> tuple[Rule, ...]:
     """Return the rules that the settings name, judged at the bad end unless they ask for the estimate."""

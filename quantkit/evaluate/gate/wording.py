@@ -6,8 +6,6 @@ from quantkit.evaluate.gate.figures import RuleFigure, Unit
 from quantkit.numbers import compact
 from quantkit.result import Outcome, Rule
 
-__all__ = ["bound_text", "figure_text", "room_text", "sentence"]
-
 _HOPELESS = 1000  # half-widths to the room: a million times the samples
 _NAMED: tuple[Unit, ...] = ("percent", "dB")
 _PARTS: tuple[Unit, ...] = ("points", "percent")

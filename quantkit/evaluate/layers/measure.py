@@ -28,8 +28,6 @@ from quantkit.evaluate.match.pair import ModelPair, Survey
 from quantkit.evaluate.match.regions import Read, Region
 from quantkit.runtime.pieces import Kind, Parts, Structure, parts_of
 
-__all__ = ["Errors", "Models", "Seen", "measure"]
-
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 

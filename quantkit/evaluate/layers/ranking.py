@@ -21,8 +21,6 @@ from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.result import Advice, Layer, Layers
 from quantkit.runtime.pieces import Structure, subgraphs
 
-__all__ = ["layers_of"]
-
 _MISTAKE = 8.0  # times what the data needs: more than any sample left out explains
 _WIDE = 3.0  # times what the data needs: more than few samples and a careful method explain
 _CLIPPED = 0.005  # share of values from which on clipping is no longer a choice of the method

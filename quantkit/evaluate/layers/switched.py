@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from quantkit.runtime.pieces import Kind, Structure, declared, part_of, renamed
 
-__all__ = ["Switched"]
-
 Array = NDArray[Any]
 _BOOL = Kind(ir.DataType.BOOL, 0)
 

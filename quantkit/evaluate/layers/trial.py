@@ -32,8 +32,6 @@ from quantkit.numerics.decibels import decibels
 from quantkit.result import Advice
 from quantkit.runtime.pieces import Part, needed, part_of
 
-__all__ = ["Tried", "excluded_by", "name_of", "try_floats"]
-
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 _HELPS = 0.5  # dB; less is not worth a layer in float

@@ -25,8 +25,6 @@ from quantkit.model.ops.float_ops import CLIPS, ENDS_IN_ACTIVATION
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.runtime.pieces import Structure
 
-__all__ = ["Correspondence", "Match", "Quantizer", "correspondence", "made_by", "quantizer_of"]
-
 Array = NDArray[Any]
 
 

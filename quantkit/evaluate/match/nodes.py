@@ -24,8 +24,6 @@ import onnx_ir as ir
 from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
 from quantkit.model.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS
 
-__all__ = ["Nodes", "base_name", "pair_nodes"]
-
 # Of quantkit, onnxruntime.quantization and exporters that quantize themselves.
 _SUFFIXES = (
     "_QuantizeLinear_Output",

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.decibels import decibels
 
-__all__ = ["Noise", "sqnr_of"]
-
 Array = NDArray[Any]
 _SILENT = 1e-30  # signal power below which there is none
 _LARGEST = float(np.finfo(np.float32).max)

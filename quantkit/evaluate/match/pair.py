@@ -32,8 +32,6 @@ from quantkit.runtime.kernels.truth import optimized_nodes
 from quantkit.runtime.pieces import Kind, Part, Structure, part_of, read_structure, types_of
 from quantkit.runtime.session import load_model, make_session
 
-__all__ = ["HELD", "LARGE", "ModelPair", "NamedModel", "SharedModel", "Survey", "named"]
-
 HELD = 512 << 20
 """Bytes of inner tensors that are held at once."""
 

@@ -20,8 +20,6 @@ from quantkit.model.ops.integer_ops import CONVERSIONS, is_quantized
 from quantkit.model.ops.weighted_ops import fact_of
 from quantkit.runtime.pieces import Structure
 
-__all__ = ["Found", "Read", "Region", "find_layers", "same_form"]
-
 _NARROW = frozenset(
     {
         TensorProto.INT4,

@@ -1,12 +1,11 @@
 """What the templates of the page and of the Markdown share: numbers as people read them."""
 
+from inspect import isfunction
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from quantkit.evaluate.report import numbers
-
-__all__ = ["environment_with"]
 
 
 def environment_with(filters: dict[str, Any], names: dict[str, Any], *, html: bool) -> Environment:
@@ -24,7 +23,7 @@ def environment_with(filters: dict[str, Any], names: dict[str, Any], *, html: bo
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    written = set(numbers.__all__) - {"ABSENT", "MINUS"}
-    environment.filters |= {name: getattr(numbers, name) for name in written} | filters
+    written = {k: v for k, v in vars(numbers).items() if isfunction(v) and not k.startswith("_")}
+    environment.filters |= written | filters
     environment.globals |= {"ABSENT": numbers.ABSENT} | names
     return environment

@@ -32,8 +32,6 @@ from quantkit.evaluate.report.plots.svg import key
 from quantkit.evaluate.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Layers, Result, Runtime, legible
 
-__all__ = ["embedded_rows", "policy", "render_html", "script_json"]
-
 _FIRST = 12  # rows to be seen without asking for more
 _BOUND = 3_000_000  # bytes of data in the page; a page may weigh 5 MB
 _LONGEST = 400  # characters of a cell

@@ -14,8 +14,6 @@ from quantkit.evaluate.report.verdicts import State, advice_of, headline
 from quantkit.result import Evaluated, Interval, Result
 from quantkit.text import printable
 
-__all__ = ["render_markdown"]
-
 _MOST = 60_000  # bytes; GitHub refuses comments above 65,536 characters
 _LONG = 160  # characters of a name
 _PROSE = 400

@@ -5,32 +5,6 @@ from math import floor, isfinite, log10
 from quantkit.numbers import human
 from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, Result, SampleSqnr, Tuning
 
-__all__ = [
-    "ABSENT",
-    "MINUS",
-    "decibel",
-    "decimals",
-    "difference",
-    "drop",
-    "drop_unit",
-    "fall",
-    "figure",
-    "integer",
-    "interval",
-]
-__all__ += [
-    "as_text",
-    "lost_unit",
-    "metric_scale",
-    "metric_value",
-    "p_value",
-    "per_sample",
-    "percent",
-    "ratio",
-    "trial_loss",
-]
-__all__ += ["seconds", "significant", "size", "spread", "sqnr", "threads", "value_interval"]
-
 ABSENT = "—"
 MINUS = "\N{MINUS SIGN}"
 _NBSP = "\N{NO-BREAK SPACE}"

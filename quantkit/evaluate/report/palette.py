@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SHAPES", "TOKENS", "Look", "Shape", "Theme", "contrast", "look", "resolved"]
-__all__ += ["themes", "variables"]
-
 Theme = Literal["light", "dark"]
 Shape = Literal["circle", "square", "diamond", "up", "down", "cross", "hexagon"]
 

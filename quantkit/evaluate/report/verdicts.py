@@ -19,8 +19,6 @@ from quantkit.result import (
     Verdict,
 )
 
-__all__ = ["Card", "Headline", "KeyFigure", "State", "advice_of", "cards", "gists", "headline"]
-
 _NAMED = 3  # names in a sentence
 _LONG = 600  # pixels of a name in a sentence
 _SHORT = 160  # and in a few words

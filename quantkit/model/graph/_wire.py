@@ -17,8 +17,6 @@ import onnx
 
 from quantkit.protobuf import Buffer, Field, WireError, fields_of, varint
 
-__all__ = ["LIMIT", "MARK", "Payload", "join", "split"]
-
 LIMIT = 1024  # bytes; smaller tensors stay inline
 MARK = "quantkit:tensor"  # the external-data location that stands for "taken out by quantkit"
 _MARK_BYTES = MARK.encode()

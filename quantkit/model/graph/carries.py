@@ -20,8 +20,6 @@ from quantkit.model.graph.edit import (
 )
 from quantkit.model.ops.float_ops import LOOPS, REARRANGES
 
-__all__ = ["read_carried_constants"]
-
 # What moves the contents of a constant; folded later, where the result is no larger.
 _MOVES = REARRANGES | {"Cast"}
 

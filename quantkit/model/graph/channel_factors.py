@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KEY", "Divisor", "Divisors", "read_divisors", "rounded", "write_divisors"]
-
 KEY = "quantkit.evened"
 _MOST_BYTES = 1 << 26  # of one tensor's factors, unpacked; a file that says more is not ours
 _MANTISSA = 4  # bits behind the leading one: steps of 3 to 6 %, about a byte a channel in the file

@@ -7,8 +7,6 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-__all__ = ["REFUSALS", "Array", "Computation"]
-
 Array = NDArray[Any]
 
 # What the reference implementation raises on nodes that are wrong, or of a version that it does not know.

@@ -16,25 +16,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-__all__ = [
-    "Canvas",
-    "Names",
-    "QuantizedInput",
-    "add_initializer",
-    "bypass",
-    "can_redirect",
-    "constant",
-    "discard",
-    "is_op",
-    "nodes_of",
-    "owner_of",
-    "redirect",
-    "sole_reader",
-    "subgraphs_of",
-    "succeed",
-    "value_names",
-]
-
 
 class Names:
     """A set of names in use, with multiplicity: a name is free when nobody holds it any more."""

@@ -26,8 +26,6 @@ from quantkit.model.graph.edit import (
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops.float_ops import REARRANGES
 
-__all__ = ["fold_weights"]
-
 _Known = dict[tuple[ir.Graph, bytes], ir.Value]
 
 

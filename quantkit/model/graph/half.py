@@ -11,8 +11,6 @@ from quantkit.model.graph.edit import Names, is_op, nodes_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.shapes import infer_types
 
-__all__ = ["RUN_WIDE", "computes_bfloat16", "half_type", "stays_half", "widen", "widened_note"]
-
 RUN_WIDE = "onnxruntime's CPU provider has no kernels for bfloat16: what it computes in that was run in float32"
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

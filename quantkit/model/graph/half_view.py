@@ -17,8 +17,6 @@ from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.model.ops.view import FloatConstant, HalfSlots, HalfView
 from quantkit.numerics.half import half_loss
 
-__all__ = ["half_slots", "half_view_of"]
-
 _HALF = "tensor(float16)"
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _BYTES = 4  # of a float32

@@ -33,8 +33,6 @@ from quantkit.model.graph.protos import (
 from quantkit.model.graph.validate import DamageError, validate
 from quantkit.protobuf import WireError
 
-__all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
-
 LINKS = "QUANTKIT_ALLOW_LINKS"  # an environment variable: external data may be anywhere
 
 

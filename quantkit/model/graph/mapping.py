@@ -24,8 +24,6 @@ from quantkit.errors import ModelError, as_os_error
 from quantkit.model.graph._wire import MARK, split
 from quantkit.model.graph.protos import tensors_of
 
-__all__ = ["SMALL", "MappedFile", "MappedModel", "ends_of", "lazy", "mapped_model"]
-
 SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 
 _ENDS = "quantkit.ends"  # under which a tensor in a file has what reads its first and last value

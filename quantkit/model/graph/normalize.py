@@ -31,8 +31,6 @@ from quantkit.model.graph.edit import (
 from quantkit.model.graph.fold import fold_weights
 from quantkit.model.ops.float_ops import PRODUCTS
 
-__all__ = ["fix_defaults", "inline_functions", "lift_floats", "lift_weights", "normalize"]
-
 KEEP_INPUTS = "QUANTKIT_KEEP_INPUTS"
 
 _IR_WITHOUT_LISTED_INITIALIZERS = 4

@@ -21,8 +21,6 @@ from quantkit.model.graph.protos import proto_graphs, to_ir
 from quantkit.model.graph.save import skeleton, weightless
 from quantkit.model.ops.float_ops import BROADCASTS, KEEPS_RANK
 
-__all__ = ["opset_of", "raise_opset", "ranks_of"]
-
 
 def ranks_of(model: ir.Model) -> dict[ir.Value, int]:
     """Return the number of axes of every value for which it is certain. One pass over the nodes."""

@@ -12,8 +12,6 @@ from quantkit.model.ops.integer_ops import QUANTIZED_PRODUCTS
 from quantkit.model.ops.view import Node, View, has_vector_bias
 from quantkit.numerics.dtypes import IntType
 
-__all__ = ["Layout", "Product", "products_of"]
-
 _BIAS = 2  # input slot of Conv and Gemm
 
 

@@ -12,22 +12,6 @@ from pathlib import PurePosixPath, PureWindowsPath
 import onnx
 import onnx_ir as ir
 
-__all__ = [
-    "ATTRIBUTE_FIELDS",
-    "Part",
-    "complaint_of",
-    "described_values",
-    "leads_out",
-    "location_of",
-    "mend",
-    "parts_of",
-    "proto_graphs",
-    "root_cause",
-    "tensors_of",
-    "to_ir",
-    "to_proto",
-]
-
 Part = onnx.GraphProto | onnx.FunctionProto
 
 # The field that holds an attribute of each kind.

@@ -32,8 +32,6 @@ from quantkit.model.graph.protos import (
     to_proto,
 )
 
-__all__ = ["Stage", "copy_of", "skeleton", "staged", "unchecked", "weightless"]
-
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
 _UNCHECKED = "quantkit.unchecked"  # in `ir.Model.meta`
 _ALIGNMENT = 4096  # so that external tensors can be memory-mapped

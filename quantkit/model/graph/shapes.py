@@ -22,22 +22,6 @@ from quantkit.model.graph.edit import constant
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.graph.save import skeleton, weightless
 
-__all__ = [
-    "Dims",
-    "Known",
-    "declare_only",
-    "declared_inside",
-    "dims",
-    "dtype",
-    "infer",
-    "infer_types",
-    "integers",
-    "known",
-    "learn",
-    "shapes",
-    "static",
-]
-
 Dims = tuple[int | None, ...]
 _KEY = "quantkit.known"
 

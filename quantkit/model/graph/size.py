@@ -23,8 +23,6 @@ from quantkit.model.graph.protos import leads_out, root_cause, to_ir
 from quantkit.model.graph.tensor_causes import DEAD, Contents, causes_of
 from quantkit.result import Part
 
-__all__ = ["Accounts", "ByteRanges", "TensorBytes", "account"]
-
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
 # Tensors in external data start at a multiple of 4 KB, or of 64 KB, to be memory-mapped.
 _ALIGNMENT = 64 << 10

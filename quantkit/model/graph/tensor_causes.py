@@ -13,8 +13,6 @@ from quantkit.model.graph.edit import subgraphs_of
 from quantkit.model.ops.float_ops import MOVES
 from quantkit.model.ops.integer_ops import scale_slots, stands_for
 
-__all__ = ["DEAD", "WEIGHTS", "Contents", "causes_of"]
-
 DEAD, SCALES, SHAPES, WEIGHTS = "dead", "scales", "shapes and indices", "weights of "
 _CONSTANT_OUTPUTS = "constant outputs"
 _INDEX_TYPES = frozenset({ir.DataType.INT64, ir.DataType.BOOL})

@@ -15,8 +15,6 @@ from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.ops.integer_ops import BLOCKWISE, UNPACKS
 
-__all__ = ["STORED_BYTES", "unpack"]
-
 STORED_BYTES = "quantkit.stored_bytes"
 """In `ir.Value.meta` of a constant that was packed: what it takes in the file."""
 

@@ -14,8 +14,6 @@ import onnx_ir as ir
 from quantkit.model.graph.protos import ATTRIBUTE_FIELDS, Part, parts_of, proto_graphs, tensors_of
 from quantkit.text import printable
 
-__all__ = ["DamageError", "validate"]
-
 _LARGEST = 1 << 62  # bytes; beyond that offsets overflow
 _TYPES = {int(dtype): dtype for dtype in ir.DataType if dtype is not ir.DataType.UNDEFINED}
 _STRING = onnx.TensorProto.STRING

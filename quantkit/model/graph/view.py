@@ -10,8 +10,6 @@ from quantkit.model.graph.opset import opset_of
 from quantkit.model.ops import Kernel, OpFact, fact_of
 from quantkit.model.ops.view import Attributes, Constant, Node, View, Weight, WeightUse
 
-__all__ = ["view_of"]
-
 # Constants whose ends are kept: operands of Add and Mul, bounds of Clip. Of larger ones only weights are read, to see
 # whether they are finite.
 _LOOKED_INTO = 1 << 16

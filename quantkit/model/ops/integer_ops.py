@@ -10,25 +10,6 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any
 
-__all__ = [
-    "BLOCKWISE",
-    "CONVERSIONS",
-    "INTEGER_OPS",
-    "INTEGER_PRODUCTS",
-    "MICROSOFT",
-    "QUANTIZED_PRODUCTS",
-    "STATIC_OPS",
-    "TAKEN_ATTRIBUTES",
-    "UNPACKS",
-    "IntegerOp",
-    "Operand",
-    "Role",
-    "is_quantized",
-    "quantized_among",
-    "scale_slots",
-    "stands_for",
-]
-
 MICROSOFT = "com.microsoft"
 
 

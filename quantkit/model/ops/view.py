@@ -12,21 +12,6 @@ from quantkit.model.ops import Kernel, OpFact, channel_axis
 from quantkit.model.ops.float_ops import FILL_SLOTS
 from quantkit.numerics.half import HalfLoss
 
-__all__ = [
-    "Attributes",
-    "Constant",
-    "FloatConstant",
-    "HalfSlots",
-    "HalfView",
-    "Node",
-    "View",
-    "Weight",
-    "WeightUse",
-    "clip_bounds",
-    "fills_in",
-    "has_vector_bias",
-]
-
 _SHOWN = frozenset({"If", "Loop", "Scan"})
 _BIAS = 2  # input slot of products and normalizations
 

@@ -8,8 +8,6 @@ from types import MappingProxyType
 from quantkit.model.ops.integer_ops import MICROSOFT
 from quantkit.reasons import Why
 
-__all__ = ["FACTS", "Kernel", "OpFact", "channel_axis", "fact_of"]
-
 
 class Kernel(StrEnum):
     """What computes an operator with int8 weights and float inputs."""

@@ -57,8 +57,6 @@ from quantkit.settings import DynamicSettings
 from quantkit.settings.record import settings_record
 from quantkit.targets import cores
 
-__all__ = ["DynamicForm", "dynamic"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft(Draft):

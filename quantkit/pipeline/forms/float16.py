@@ -47,8 +47,6 @@ from quantkit.runtime.kernels import half_kernels
 from quantkit.settings import DataSettings, Float16Settings
 from quantkit.settings.record import settings_record
 
-__all__ = ["Float16Form", "Float16Job", "float16", "foreseen", "held_bytes", "plan_float16"]
-
 _JUDGED_ON = "samples of the given data"
 _UNKNOWN = (
     "Ranges are unknown: nodes stay float32 for what their constants are, not for what they compute. Samples (--data) show "

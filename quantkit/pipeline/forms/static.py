@@ -47,8 +47,6 @@ from quantkit.runtime.kernels import Fusion, fusion_of
 from quantkit.settings import StaticSettings, memory_text
 from quantkit.settings.record import settings_record, to_record
 
-__all__ = ["StaticForm", "StaticJob", "plan_model", "realize_prepared", "static"]
-
 _FEW = 4  # samples
 _INSTEAD = (
     "calibrate with more samples that look like those in use, leave layers in float (--exclude), or use "

@@ -46,8 +46,6 @@ from quantkit.runtime.profile import load_text
 from quantkit.settings import WeightsSettings
 from quantkit.settings.record import settings_record
 
-__all__ = ["WeightsForm", "WeightsJob", "plan_weights", "quantize_weights"]
-
 _STEPS = 4  # read, decide, solve, write
 _PROBES = 4  # samples on which single weights are tried
 _DECIDED = "decided.json"

@@ -22,8 +22,6 @@ from quantkit.quantize.plan.model import Kept
 from quantkit.quantize.solve.losses import Meter
 from quantkit.runtime.session import RUNTIME_ERRORS
 
-__all__ = ["first_of_family", "whole_family"]
-
 _LOOKED_AT = 8  # samples that tell what each rounding loses
 _FINE = 64  # times less than a plan's noise that a rounding may add without being told apart
 _STEPS, _DEARER = (

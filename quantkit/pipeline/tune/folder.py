@@ -28,17 +28,6 @@ from quantkit.reasons import Reason
 from quantkit.result import Interval
 from quantkit.settings import RECIPE_NAME
 
-__all__ = [
-    "CANDIDATE",
-    "MODEL",
-    "PLAN",
-    "Candidate",
-    "Family",
-    "TuneFolder",
-    "digest_of",
-    "places_in",
-]
-
 MODEL, PLAN, CANDIDATE = "model.onnx", "plan.json", "candidate.json"
 _INDEX, _CANDIDATES, _WORK = "tune.json", "candidates", "work"
 _OWN = (MODEL, PLAN, RECIPE_NAME, "result.json", "report.html", "report.md")

@@ -21,8 +21,6 @@ from quantkit.pipeline.tune.search import Budget
 from quantkit.settings import DataSettings, Recipe, StaticSettings, TuneSettings
 from quantkit.settings.record import to_record
 
-__all__ = ["TuneJob"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneJob:

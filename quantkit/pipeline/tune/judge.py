@@ -19,8 +19,6 @@ from quantkit.pipeline.tune.search import Choice, Figures, best_of, frontier_of,
 from quantkit.result import Evaluated, Latency, Result, Trial, Tuning, Verdict, load_result
 from quantkit.settings import GateSettings, Percent
 
-__all__ = ["JUDGED", "FinalCheck", "Tuned"]
-
 JUDGED = 6  # files of the frontier that are judged
 _KEPT = ("pass", "undecided")  # outcomes by which the estimate is within the budget
 _LEFT_OUT = frozenset({"memory", "layers", "fidelity"})  # of the last evaluation

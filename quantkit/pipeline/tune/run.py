@@ -49,8 +49,6 @@ from quantkit.settings import (
     RECIPE_NAME,
 )
 
-__all__ = ["tune"]
-
 _TIMING = 4.0  # seconds that timing a model takes at the end
 
 

@@ -24,8 +24,6 @@ from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import make_session
 from quantkit.settings import DataSettings
 
-__all__ = ["Split", "divide", "split"]
-
 _MOST_CHOOSING = 2000
 _POOL = 10_000  # samples, where nobody says how many
 _FEWEST = 3  # samples: one for each part

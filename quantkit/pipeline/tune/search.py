@@ -11,18 +11,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-__all__ = [
-    "BASES",
-    "Budget",
-    "Choice",
-    "Figures",
-    "best_of",
-    "frontier_of",
-    "limits",
-    "moves_on",
-    "next_choices",
-]
-
 Form = Literal["static", "dynamic", "stored"]
 Recovery = Literal["usual", "thorough"]
 Verdict = Literal["in", "out", "failed"]

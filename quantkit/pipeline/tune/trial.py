@@ -46,19 +46,6 @@ from quantkit.settings import (
 )
 from quantkit.targets import DEFAULT
 
-__all__ = [
-    "CandidateJob",
-    "Lost",
-    "job_of",
-    "lost",
-    "make_candidate",
-    "make_saved",
-    "plan_for",
-    "recipe_for",
-    "sample_losses",
-    "write_candidate",
-]
-
 _THOROUGH = {"empirical": True, "adaptive": True}
 
 

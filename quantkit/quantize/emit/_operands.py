@@ -7,17 +7,6 @@ from numpy.typing import NDArray
 
 from quantkit.model.graph.edit import owner_of
 
-__all__ = [
-    "array_of",
-    "factor",
-    "graph_of",
-    "maker_of",
-    "operand",
-    "optional",
-    "shape_of",
-    "tensor_of",
-]
-
 
 def operand(node: ir.Node, slot: int) -> ir.Value:
     """Return a required input of a node."""

@@ -34,8 +34,6 @@ from quantkit.quantize.emit.weights import Weights
 from quantkit.quantize.plan.model import BlockFormat, Mode, NodePlan, Plan, kernel_bits
 from quantkit.quantize.plan.solved import SolvedIntegers
 
-__all__ = ["emit_blocks"]
-
 _BIAS = 2  # input slot of Gemm
 _KERNEL_BIAS = 5  # input slot of MatMulNBits
 

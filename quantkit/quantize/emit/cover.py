@@ -22,8 +22,6 @@ from quantkit.quantize.emit._operands import optional
 from quantkit.quantize.emit.parts import Bias, Parts, ProductParts
 from quantkit.quantize.emit.qdq import QdqWriter
 
-__all__ = ["CoveredParts", "CoveredWriter"]
-
 _BIAS = 2
 
 

@@ -35,8 +35,6 @@ from quantkit.quantize.plan.model import Mode, Plan
 from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
-__all__ = ["add_bias", "emit_dynamic", "emit_rest", "remove_node"]
-
 
 def _emit_lstm(weights: Weights, node: ir.Node) -> None:
     """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale per gate column."""

@@ -29,8 +29,6 @@ from quantkit.numerics.half import halved
 from quantkit.quantize.emit._operands import graph_of, shape_of, tensor_of
 from quantkit.quantize.plan.model import HalfPlan, Mode, Plan
 
-__all__ = ["emit_half"]
-
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _NONE = HalfSlots(frozenset(), frozenset())
 

@@ -25,8 +25,6 @@ from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.numerics.packing import plane_widths, planes
 from quantkit.quantize.emit._operands import maker_of
 
-__all__ = ["Packed", "Packer"]
-
 # Bytes that the nodes of a plane add to a file: what saves less is written as it is.
 _NODES = 600
 _FLOAT, _UINT8, _INT8 = ir.DataType.FLOAT, ir.DataType.UINT8, ir.DataType.INT8

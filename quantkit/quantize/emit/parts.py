@@ -30,18 +30,6 @@ from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.spec import PerBlock, PerTensor
 from quantkit.targets import target as target_named
 
-__all__ = [
-    "Bias",
-    "Parts",
-    "ProductParts",
-    "Sum",
-    "Writer",
-    "half_scale",
-    "moved_inputs",
-    "quantized_constant",
-    "typed",
-]
-
 _BIAS = 2  # input slot of Conv and Gemm
 _INT32 = np.iinfo(np.int32)
 

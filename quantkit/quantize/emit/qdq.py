@@ -32,8 +32,6 @@ from quantkit.quantize.emit.parts import (
 from quantkit.quantize.plan.model import ActivationPlan, NodePlan
 from quantkit.targets import Target
 
-__all__ = ["QdqWriter", "write_for_kernels"]
-
 _BIAS = 2
 _QUANTIZE = "QuantizeLinear"
 _RESTORE = "DequantizeLinear"

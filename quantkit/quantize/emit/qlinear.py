@@ -20,8 +20,6 @@ from quantkit.quantize.emit.parts import (
 )
 from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
-__all__ = ["emit_qoperator"]
-
 _Bounds = tuple[float, float]
 
 

@@ -37,16 +37,6 @@ from quantkit.quantize.plan.model import Plan, WeightPlan
 from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.spec import PerAxis, QParams
 
-__all__ = [
-    "EmittedWeight",
-    "Weights",
-    "emit_lookup",
-    "emit_stored",
-    "needed_scale",
-    "parameters",
-    "widen_scales_for_bias",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EmittedWeight:

@@ -41,8 +41,6 @@ from quantkit.reasons import Reason, Why, because
 from quantkit.settings import WeightsSettings
 from quantkit.spec import PerAxis, QuantSpec
 
-__all__ = ["grid_of", "packed_bytes", "plan_blocks", "slow_path"]
-
 _MATRIX, _LOOK_UP = 2, "Gather"
 _INTEGER_LEVEL = 4
 _TWO_BITS, _TWO_BIT_BLOCKS = 2, (32, 64, 128)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-__all__ = ["Choices", "bits_within"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:

@@ -14,8 +14,6 @@ from quantkit.quantize.plan.check_plan import handed_on
 from quantkit.quantize.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan
 from quantkit.targets import DEFAULT, Target
 
-__all__ = ["check_operators"]
-
 # QLinear operators are onnxruntime's: what its CPU provider computes in integers has one. Those of matrices and a weight
 # may hand on floats.
 _QLINEAR = DEFAULT.products | DEFAULT.computes

@@ -20,12 +20,6 @@ from quantkit.quantize.plan.ranges import clips_alike
 from quantkit.quantize.plan.selection import near
 from quantkit.spec import PerBlock, PerTensor
 
-__all__ = [
-    "check_fits",
-    "handed_on",
-    "opset_for",
-]
-
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
 

@@ -8,8 +8,6 @@ from quantkit.quantize.plan.model import Format, Mode, Plan
 from quantkit.settings import StaticSettings
 from quantkit.targets import Target, integer_time
 
-__all__ = ["check_settings", "check_target_of"]
-
 
 def _check_unpacks(target: Target) -> None:
     """Refuse packed weights where onnxruntime's CPU provider does not unpack them: OpenVINO computed other values of them."""

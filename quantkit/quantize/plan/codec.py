@@ -19,8 +19,6 @@ from quantkit.reasons import Reason
 from quantkit.settings import QdqSettings
 from quantkit.spec import Granularity, named_int_type
 
-__all__ = ["from_plain", "to_plain"]
-
 _T = TypeVar("_T")
 _SHARES = get_args(Granularity)
 _REASON: list[Any] = [("why", str), ("code", str, "other"), ("facts", dict[str, Any], {})]

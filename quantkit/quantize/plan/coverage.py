@@ -41,8 +41,6 @@ from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QuantSpec
 
-__all__ = ["asked_by_all", "plan_all"]
-
 _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 # What is not computed in integers for its own sake.

@@ -32,9 +32,6 @@ from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["MIN_TABLE", "obstacle", "plan_dynamic", "take_back"]
-__all__ += ["weight_plan"]
-
 # From about here DynamicQuantizeMatMul beats float MatMul on AVX2 (benchmarks/crossover.py). Below, with few
 # rows, quantizing the activation costs more than the product saves; with many rows some would still gain.
 _MIN_ELEMENTS = 128 * 128

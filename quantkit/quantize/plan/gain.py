@@ -26,8 +26,6 @@ from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.targets import Target
 
-__all__ = ["asked_by_gain", "plan_gain"]
-
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
 

@@ -32,8 +32,6 @@ from quantkit.quantize.plan.selection import resolve_names
 from quantkit.reasons import Reason, Why, because
 from quantkit.settings import Float16Settings
 
-__all__ = ["LEAST_OPSET", "plan_half"]
-
 LEAST_OPSET = {"float16": 6, "bfloat16": 13}  # from which Cast knows the type
 
 # Rounding to nearest leaves float16 about 73 dB and bfloat16 about 55 of a tensor whose values are of one order of

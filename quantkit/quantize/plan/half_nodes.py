@@ -21,8 +21,6 @@ from quantkit.numerics.half import LARGEST, LEAST_NORMAL
 from quantkit.quantize.groups import Groups
 from quantkit.reasons import Reason, Why, because
 
-__all__ = ["Ranges", "Uses", "beyond", "computed", "is_half", "reads_half", "uses_of"]
-
 Ranges = Mapping[str, tuple[float, float]]
 Uses = Mapping[str, list[tuple[Node, int]]]
 

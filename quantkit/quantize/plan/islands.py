@@ -24,8 +24,6 @@ from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges
 from quantkit.quantize.plan.sharing import Sharing
 from quantkit.reasons import Reason, Why, because
 
-__all__ = ["Islands", "Rules", "find_islands", "form_obstacle", "weight_obstacle"]
-
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
 _COARSE = 25.0  # dB
 

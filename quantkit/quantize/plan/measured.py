@@ -29,8 +29,6 @@ from quantkit.quantize.plan.model import Kept, Mode, Plan
 from quantkit.reasons import Reason, Why, because
 from quantkit.targets import Target, target
 
-__all__ = ["Costs", "Losses", "choose", "predict"]
-
 _QUANTIZED = frozenset({Mode.STATIC, Mode.ABSORBED})
 
 

@@ -20,21 +20,6 @@ from quantkit.reasons import Reason
 from quantkit.settings import Coverage, QdqSettings
 from quantkit.spec import LEFT_OUT, QuantSpec
 
-__all__ = [
-    "ActivationPlan",
-    "BlockFormat",
-    "Conversion",
-    "Format",
-    "HalfPlan",
-    "HalfType",
-    "Kept",
-    "Mode",
-    "NodePlan",
-    "Plan",
-    "WeightPlan",
-    "kernel_bits",
-]
-
 _KERNEL_BITS = (2, 4, 8)
 HalfType = Literal["float16", "bfloat16"]
 

@@ -20,8 +20,6 @@ from quantkit.quantize.plan.blocks import packed_bytes
 from quantkit.quantize.plan.model import Mode, Plan, WeightPlan
 from quantkit.spec import PerAxis
 
-__all__ = ["PACKED_NODES", "PACKED_OPSET", "int8_grid", "same_bits", "with_bits"]
-
 PACKED_OPSET = 11  # BitShift
 PACKED_NODES = 1500  # bytes that the nodes of one packed weight add to a file, about
 _WHOLE = 8  # bits that are written as they are

@@ -5,8 +5,6 @@ from typing import Any
 
 from quantkit.quantize.plan.model import Plan
 
-__all__ = ["diff_plans"]
-
 # What a plan lists, and what an entry is known by.
 _LISTED = {"nodes": "node", "activations": "tensor", "weights": "tensor", "halves": "tensor"}
 

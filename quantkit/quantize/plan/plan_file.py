@@ -8,8 +8,6 @@ from quantkit.errors import UsageError, as_os_error
 from quantkit.files import replace_text
 from quantkit.quantize.plan.model import Plan
 
-__all__ = ["FORMAT", "read_plan", "write_plan"]
-
 FORMAT = "quantkit.plan.1"
 
 

@@ -24,16 +24,6 @@ from quantkit.reasons import Reason, Why, because
 from quantkit.settings import StaticSettings, TensorRule
 from quantkit.targets import Target
 
-__all__ = [
-    "FEWEST_STEPS",
-    "CoveredRanges",
-    "KnownRange",
-    "OpenCoveredRanges",
-    "OpenRanges",
-    "Ranges",
-    "clips_alike",
-]
-
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
 # Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
 # would cost a bit. A Softmax over many values is far below 1.

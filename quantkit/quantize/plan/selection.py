@@ -8,15 +8,6 @@ from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.model.ops import FACTS
 from quantkit.reasons import Reason, Why, because
 
-__all__ = [
-    "AS_CHOSEN",
-    "Selection",
-    "check_op_types",
-    "near",
-    "resolve_names",
-    "resolve_tensors",
-]
-
 AS_CHOSEN = frozenset({Why.EXCLUDED, Why.NOT_CHOSEN})  # of nodes that the user himself leaves out
 
 

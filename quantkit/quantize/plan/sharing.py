@@ -9,8 +9,6 @@ from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.plan.ranges import FEWEST_STEPS, KnownRange, Ranges
 from quantkit.reasons import Reason, Why, because
 
-__all__ = ["Sharing", "activation_plans"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Group:

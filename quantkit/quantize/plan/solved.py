@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from quantkit.numerics.blocks import BlockCodes
 from quantkit.spec import QParams
 
-__all__ = ["SolvedIntegers", "SolvedWeight"]
-
 
 @dataclass(frozen=True, slots=True)
 class SolvedWeight:

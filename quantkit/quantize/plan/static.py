@@ -14,8 +14,6 @@ from quantkit.quantize.plan.model import Kept, Plan
 from quantkit.quantize.plan.ranges import CoveredRanges, Ranges
 from quantkit.settings import Coverage, StaticSettings
 
-__all__ = ["missing_ranges", "plan_static", "ranges_needed"]
-
 _Observed = Mapping[str, tuple[float, float]]
 _Powers = Mapping[str, float]
 

@@ -19,8 +19,6 @@ from quantkit.model.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.numerics.blocks import BlockGrid, fit_blocks
 from quantkit.quantize.rewrite.smooth import Fold, Smoothable, divide
 
-__all__ = ["scale_inputs"]
-
 Floats = NDArray[np.float64]
 
 _STRENGTHS = tuple(n / 10 for n in range(11))

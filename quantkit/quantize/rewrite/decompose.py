@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from quantkit.model.graph.edit import Canvas, constant, discard, nodes_of, owner_of
 from quantkit.model.graph.shapes import dims, dtype
 
-__all__ = ["decompose"]
-
 _FEWEST = 1024  # values below which calling two more kernels costs more than a slow one
 _ALPHA, _BETA = 1 / 6, 0.5  # of the HardSigmoid in a HardSwish
 

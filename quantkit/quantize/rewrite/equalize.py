@@ -38,8 +38,6 @@ from quantkit.model.ops.view import Node, View, clip_bounds
 from quantkit.numerics.grids import lossless_rows
 from quantkit.quantize.groups import Groups
 
-__all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
-
 _MARGIN = 1.25  # of what a clipped channel was seen to reach
 _SMALLEST = 1 / 8  # factor: a channel that is hardly ever on is not blown up without end
 _CHANNELS = 1  # axis of activations

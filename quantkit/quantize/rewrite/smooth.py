@@ -34,8 +34,6 @@ from quantkit.model.ops.view import Node, View
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.grids import lossless_rows
 
-__all__ = ["Fold", "Smoothable", "Smoothed", "divide", "smooth", "smoothable", "smoothing_requests"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:

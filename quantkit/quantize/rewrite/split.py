@@ -20,8 +20,6 @@ from quantkit.model.graph.edit import (
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.ops.float_ops import FUSED_ACTIVATIONS, FUSED_PRODUCTS
 
-__all__ = ["split_fused"]
-
 _MICROSOFT = "com.microsoft"
 _SUM = 3  # the slot of what FusedConv adds before its activation
 _BOUNDS_ARE_INPUTS = 11  # the opset from which they are, of Clip

@@ -48,8 +48,6 @@ from quantkit.runtime.pieces import read_structure
 from quantkit.runtime.taps import read_tensors
 from quantkit.spec import PerAxis
 
-__all__ = ["BlockSettings", "solve_blind", "solve_in_order"]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 

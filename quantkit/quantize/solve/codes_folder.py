@@ -14,8 +14,6 @@ from quantkit.numerics.blocks import (
     BlockGrid,
 )
 
-__all__ = ["CodesFolder"]
-
 
 class CodesFolder(MutableMapping[str, BlockCodes]):
     """Codes by weight, in files; each is there as a whole or not at all."""

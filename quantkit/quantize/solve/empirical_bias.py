@@ -22,8 +22,6 @@ from quantkit.quantize.plan import Plan
 from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.runtime.taps import read_tensors
 
-__all__ = ["SAMPLES", "correct_biases"]
-
 SAMPLES = 32  # that a mean is taken over
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]

@@ -12,8 +12,6 @@ from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.solve.ranges import Feeds, Observed, Parts, Ranges, Statistics
 from quantkit.runtime.taps import read_tensors
 
-__all__ = ["numbers_without", "observe_parts"]
-
 _FOLDS = 4
 
 

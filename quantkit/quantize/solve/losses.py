@@ -41,8 +41,6 @@ from quantkit.runtime.session import readable_ir_version
 from quantkit.runtime.tally import Signal, Tally
 from quantkit.targets import cores
 
-__all__ = ["Meter"]
-
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Noise = dict[str, float]
 Numbers = Mapping[str, tuple[float, int]]

@@ -28,14 +28,6 @@ from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.solve.losses import Meter
 from quantkit.runtime.taps import read_tensors
 
-__all__ = [
-    "Observed",
-    "clip_weights",
-    "fit_ranges",
-    "is_open",
-    "loudest_samples",
-]
-
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Ranges = dict[str, tuple[float, float]]
 Weights = Mapping[str, float]

@@ -31,17 +31,6 @@ from quantkit.numerics.second_order import carries_of, damped, damping_share, im
 from quantkit.quantize.plan.solved import SolvedWeight
 from quantkit.spec import PerAxis, QParams, QuantSpec
 
-__all__ = [
-    "Rounding",
-    "choose_scale",
-    "peak_scale",
-    "refit_scale",
-    "safe_scale",
-    "solve_packed",
-    "solve_weight",
-    "solving_bytes",
-]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 

@@ -16,8 +16,6 @@ from quantkit.numerics.blocks import BlockGrid, as_rows, fit_blocks, from_rows
 from quantkit.runtime.pieces import Kind, part_of, read_structure
 from quantkit.runtime.tally import Tally
 
-__all__ = ["errors_by_bits", "weight_noise"]
-
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 

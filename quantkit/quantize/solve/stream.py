@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from quantkit.runtime.pieces import Kind, Part, Structure, part_of
 
-__all__ = ["Stream", "Stretch", "stretches_of"]
-
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 _Run = Literal["exact", "rough"]  # with the model's own weights, or with quantized ones

@@ -22,8 +22,6 @@ from quantkit.quantize.plan.solved import SolvedIntegers, SolvedWeight
 from quantkit.quantize.solve.rounding import Rounding, solve_packed, solve_weight, solving_bytes
 from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
-__all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve", "still_static"]
-
 # Without having seen what it multiplies, a weight larger than this is rounded while it is written instead:
 # solving holds all integers at once.
 _BLIND = 1 << 22

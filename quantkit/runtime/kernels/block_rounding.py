@@ -9,8 +9,6 @@ from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import make_session
 from quantkit.runtime.tally import Tally
 
-__all__ = ["rounding_noted"]
-
 
 def rounding_noted(path: Path, reference: Reference) -> list[str]:
     """Say what the kernels' own rounding of activations adds: the file is run once more with float activations.

@@ -10,8 +10,6 @@ import onnx
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.runtime.kernels.truth import PRODUCTS, optimized_model
 
-__all__ = ["HalfKernels", "half_kernels"]
-
 _FLOAT = onnx.TensorProto.FLOAT
 _HALVES = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 # What they make is no float, whatever they read.

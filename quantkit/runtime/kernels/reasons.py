@@ -23,8 +23,6 @@ from quantkit.runtime.kernels.site import (
     type_of,
 )
 
-__all__ = ["NOTHING", "STATIC", "Reason", "why_float"]
-
 NOTHING = "none"  # how a fix begins where there is none
 STATIC = "`quantkit quantize static`"
 _AGAIN = f"quantize again with {STATIC}, or with activation_type=QuantType.QUInt8 in onnxruntime.quantization"

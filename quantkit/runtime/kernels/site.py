@@ -10,8 +10,6 @@ import onnx_ir as ir
 from quantkit.model.ops.float_ops import CLIPS
 from quantkit.targets.patterns import MOVED_THROUGH, RESTORES
 
-__all__ = ["HALVES", "Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
-
 _PASSED = CLIPS | {"BatchNormalization"}
 _DEEP = 6  # nodes looked through
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})

@@ -31,22 +31,6 @@ from quantkit.runtime.kernels.reasons import NOTHING, STATIC, Reason, why_float
 from quantkit.runtime.kernels.site import Readers
 from quantkit.runtime.session import make_session
 
-__all__ = [
-    "PRODUCTS",
-    "Fusion",
-    "Origins",
-    "bare_names",
-    "dynamic_tensors",
-    "file_nodes",
-    "fusion_of",
-    "is_integer",
-    "kind_of",
-    "label",
-    "optimized_model",
-    "optimized_nodes",
-    "runtime_of",
-]
-
 # Conv is both onnx's and that of the domain com.microsoft.nchwc.
 PRODUCTS = INTEGER_PRODUCTS | FLOAT_PRODUCTS
 # MatMulNBits multiplies in integers at this accuracy_level alone; at others weights become float for each product.

@@ -8,8 +8,6 @@ from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, labels_for
 from quantkit.evaluate.report.plots.svg import line
 from quantkit.result import Evaluated, Metric, Result
 
-__all__ = ["WHISKER", "accuracy_chart"]
-
 WHISKER = "".join(
     line(*ends, "whisker float") for ends in ((10, -8, 10, 8), (6, -8, 14, -8), (6, 8, 14, 8))
 )

@@ -12,9 +12,6 @@ from quantkit.evaluate.report.plots.svg import legend, mark, picture, rect, shap
 from quantkit.evaluate.report.plots.widths import NARROW, names_width, shorten, text_width
 from quantkit.result import Evaluated, Layer, Layers, Result, Runtime
 
-__all__ = ["Bar", "Segment", "causes", "layers", "runs", "size_bars", "stacked_bars"]
-
-
 _SHOWN = 16  # of the worst layers
 _COLOURS = 7  # the largest causes; the rest is one part
 _HEIGHT = 24.0

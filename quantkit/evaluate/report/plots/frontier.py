@@ -7,8 +7,6 @@ from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, labels_for
 from quantkit.evaluate.report.plots.svg import line, shape, tag
 from quantkit.result import Result, Trial, Tuning
 
-__all__ = ["frontier_chart"]
-
 
 def frontier_chart(result: Result) -> Chart | None:
     """Lay out the picture; None where there was no search, or no trial has a figure."""

@@ -23,8 +23,6 @@ from quantkit.result import (
     SampleSqnr,
 )
 
-__all__ = ["Row", "RowGroup", "forest", "interval_plot", "latency", "operators", "samples"]
-
 _TENTH_DB = 20.0  # an error of a tenth
 _PAD = 0.06
 _SHOWN = 16  # operators

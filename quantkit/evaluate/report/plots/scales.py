@@ -6,8 +6,6 @@ from math import ceil, floor, log10
 from quantkit.evaluate.report.numbers import decimals
 from quantkit.evaluate.report.plots.svg import arrow, line
 
-__all__ = ["Scale", "nice_step", "whisker"]
-
 
 def nice_step(span: float, count: int) -> float:
     """Return 1, 2 or 5 times a power of ten so that about `count` steps make the span."""

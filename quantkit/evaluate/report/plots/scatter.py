@@ -25,8 +25,6 @@ from quantkit.evaluate.report.plots.svg import (
 )
 from quantkit.evaluate.report.plots.widths import NARROW, shorten
 
-__all__ = ["Axis", "Chart", "Mark", "apart", "chart_svg", "labels_for", "shown_range"]
-
 _SIGN, _FAINT = 5.5, 3.5  # radius of a sign
 _LANE = 34.0  # height of the lanes for figures that are not on the scale
 _NEXT = 12.0  # pixels between marks that would cover each other

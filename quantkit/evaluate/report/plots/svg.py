@@ -8,21 +8,6 @@ from quantkit.evaluate.report.palette import Look, Shape
 from quantkit.evaluate.report.plots.widths import text_width
 from quantkit.text import printable
 
-__all__ = [
-    "LEGEND_ROW",
-    "arrow",
-    "key",
-    "legend",
-    "line",
-    "mark",
-    "picture",
-    "rect",
-    "shape",
-    "tag",
-    "text",
-]
-
-
 LEGEND_ROW = 22.0
 """Height of a row of a legend, in pixels."""
 

@@ -3,8 +3,6 @@
 import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["NARROW", "names_width", "shorten", "text_width"]
-
 _ELLIPSIS = "…"
 _NAMES = 0.42  # of the width at most, for names
 _SHORTEST = 3  # characters of what was cut

@@ -34,8 +34,6 @@ from quantkit.model.graph.edit import (
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
 
-__all__ = ["batchnorm", "scale_shift"]
-
 Array = NDArray[Any]
 _MODERN = 7  # before it, inference was an attribute that exporters set wrongly
 _TRAINING_ATTRIBUTE = 14  # before it, training showed in the number of outputs

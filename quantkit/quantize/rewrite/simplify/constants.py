@@ -33,8 +33,6 @@ from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, dtype, static
 from quantkit.quantize.rewrite.simplify.initializers import LEAST_TIED
 
-__all__ = ["constants"]
-
 _FREE = -(1 << 62)  # stands for an extent that depends on the inputs
 
 

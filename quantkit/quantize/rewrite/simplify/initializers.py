@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from quantkit.model.graph.edit import Names, constant, discard, is_op, subgraphs_of, value_names
 from quantkit.model.graph.mapping import ends_of
 
-__all__ = ["LEAST_TIED", "initializers", "tie_weights"]
-
 # Values of a weight that is stored once for several consumers: for less, a node more does not pay.
 LEAST_TIED = 1 << 12
 # Bytes. Of more, runtimes do not fold the Transpose at load, but compute it in every run.

@@ -19,8 +19,6 @@ from quantkit.model.graph.edit import (
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, dtype
 
-__all__ = ["matmul_add"]
-
 _BROADCASTING_GEMM = 7  # the opset from which Gemm broadcasts its last input without being told to
 
 

@@ -29,8 +29,6 @@ from quantkit.model.graph.edit import bypass, constant, is_op, nodes_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
 
-__all__ = ["identity", "noops"]
-
 
 def identity(model: ir.Model) -> int:
     """Remove Identity nodes; return how many."""

@@ -25,8 +25,6 @@ from quantkit.model.graph.edit import (
 )
 from quantkit.model.graph.shapes import dims, dtype, integers
 
-__all__ = ["global_pool", "hard_sigmoid"]
-
 _CLOSE = 1e-6  # of constants that are meant to be the same
 _SPATIAL = 2  # the first axis behind the channels
 

@@ -14,8 +14,6 @@ from quantkit.errors import UsageError, VerifyError
 from quantkit.model.graph.protos import root_cause
 from quantkit.quantize.rewrite.simplify import PASSES, SimplifyReport, count_operators
 
-__all__ = ["PLUGINS", "ModelPass", "find_pass", "run_pass", "with_pass"]
-
 PLUGINS = Plugins(group="quantkit.passes", kind="pass", built_in=PASSES, error=UsageError)
 """The passes of other packages."""
 

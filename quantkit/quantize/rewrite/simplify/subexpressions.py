@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from quantkit.model.graph.edit import can_redirect, discard, is_op, redirect
 
-__all__ = ["subexpressions"]
-
 _DOMAINS = frozenset({"", "ai.onnx.ml"})
 # Dropout with a training input draws too; without one it is gone before this pass, or not worth it.
 _DRAWS = """

@@ -13,8 +13,6 @@ import onnx_ir as ir
 from quantkit.model.graph.edit import bypass, discard, is_op, nodes_of, sole_reader
 from quantkit.model.graph.shapes import integers
 
-__all__ = ["transposes"]
-
 
 def transposes(model: ir.Model) -> int:
     """Fuse consecutive Transposes and remove those that cancel; return how many went."""
