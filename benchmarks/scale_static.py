@@ -71,7 +71,8 @@ class _Stopwatch:
 
 def quantize_static(job: dict[str, Any]) -> dict[str, Any]:
     """Quantize ``source``, whose input is rows of ``width`` values."""
-    from quantkit.pipeline.forms.static import StaticJob, static
+    from quantkit.api.task import Task, quantize
+    from quantkit.settings import StaticSettings
 
     generator = np.random.default_rng(0)
     samples = [
@@ -80,8 +81,8 @@ def quantize_static(job: dict[str, Any]) -> dict[str, Any]:
     ]
     watch = _Stopwatch()
     start = time.perf_counter()
-    result = static(
-        StaticJob(source=job["source"], data=samples),
+    result = quantize(
+        Task(source=job["source"], data=samples, how=StaticSettings()),
         job["target"],
         verify=job["verify"],
         monitor=watch,

@@ -155,13 +155,20 @@ def _is_settings(thing: Any) -> bool:
 def _name(kind: str, thing: Any) -> Iterator[str]:
     if kind == "call":
         yield from ("```py", _signature(thing), "```", "")
-    yield from _docstring(inspect.getdoc(thing) or "")
+    yield from _docstring("\n".join([inspect.getdoc(thing) or "", *_inherited(thing)]))
     if isinstance(thing, EnumType):
         yield from (f"Members: {', '.join(f'`{name}`' for name in thing.__members__)}.", "")
     if kind == "settings":
         yield from _fields(thing)
     elif kind == "result":
         yield from _members(thing)
+
+
+def _inherited(thing: Any) -> Iterator[str]:
+    """Yield the attributes that a result has from its base, which users never meet by name."""
+    for base in getattr(thing, "__bases__", ()):
+        if is_dataclass(base) and base.__module__ != "quantkit.settings.declare":
+            yield (inspect.getdoc(base) or "").partition("Attributes:\n")[2]
 
 
 def _fields(kind: Any) -> list[str]:
@@ -247,8 +254,10 @@ def _members(thing: type) -> Iterator[str]:
     """Yield the methods and properties of a class that say what they do."""
     rows = [
         [f"`{name}{'' if isinstance(member, property) else '()'}`", _cell(_first(member.__doc__))]
-        for name, member in vars(thing).items()
-        if not name.startswith("_") and (isinstance(member, property) or inspect.isfunction(member))
+        for kind in (*thing.__bases__, thing)
+        for name, member in vars(kind).items()
+        if kind.__module__.startswith("quantkit.") and not name.startswith("_")
+        if isinstance(member, property) or inspect.isfunction(member)
     ]
     yield from _table(["member", ""], rows)
 

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
-from quantkit.api.task import Task, make_plan, quantize, static_job
+from quantkit.api.task import Task, job_of, make_plan, quantize
 from quantkit.errors import UsageError
 from quantkit.pipeline.prepare import prepare_model
 from quantkit.pipeline.prepared import Prepared
@@ -303,7 +303,7 @@ def prepare_static(
     """
     how = static or StaticSettings()
     task = _task(model, how, data_or_calibration, settings, skip_bad=skip_bad)
-    return prepare_model(static_job(task))
+    return prepare_model(job_of(task))
 
 
 def _format(name: Any) -> Any:

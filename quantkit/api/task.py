@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
 import onnx
 
@@ -10,11 +10,12 @@ from quantkit.api.arguments import check_output, range_method
 from quantkit.calibration import Calibration
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
-from quantkit.calibration.monitor import Monitor, Silent, Stages
+from quantkit.calibration.monitor import Monitor, Stages
 from quantkit.data.objects import check_data
-from quantkit.pipeline.forms import dynamic, float16, static, weights
+from quantkit.pipeline.form import plan_only, run_form
+from quantkit.pipeline.forms import form_of
 from quantkit.pipeline.ignored import ignored_requests
-from quantkit.pipeline.job import Job
+from quantkit.pipeline.job import Job, Output
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, read_plan
 from quantkit.settings import (
@@ -25,10 +26,7 @@ from quantkit.settings import (
     WeightsSettings,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["Stages", "Task", "make_plan", "quantize", "static_job"]
+__all__ = ["Stages", "Task", "job_of", "make_plan", "quantize"]
 __all__ += ["ignored_requests"]
 
 
@@ -75,44 +73,9 @@ def quantize(
     """
     check_output(output)
     applied = read_plan(plan) if isinstance(plan, str | Path) else plan
-    monitor = monitor or Silent()
-    match task.how:
-        case DynamicSettings():
-            return dynamic.dynamic(
-                task.source,
-                output,
-                task.how,
-                verify=verify,
-                external_data=external_data,
-                sample=cast("Mapping[str, Any] | None", task.data),
-                progress=monitor.stage,
-            )
-        case StaticSettings():
-            return static.static(
-                static_job(task, applied),
-                output,
-                plan=applied,
-                verify=verify,
-                external_data=external_data,
-                monitor=monitor,
-            )
-        case WeightsSettings():
-            return weights.quantize_weights(
-                _job(weights.WeightsJob, task),
-                output,
-                plan=applied,
-                verify=verify,
-                external_data=external_data,
-                monitor=monitor,
-            )
-        case Float16Settings():
-            return float16.float16(
-                _job(float16.Float16Job, task),
-                output,
-                verify=verify,
-                external_data=external_data,
-                monitor=monitor,
-            )
+    to = Output(path=Path(output), verify=verify, external_data=external_data)
+    result: QuantizeResult = run_form(form_of(job_of(task, applied), to, monitor, plan=applied))
+    return result
 
 
 def make_plan(task: Task, monitor: Monitor | None = None) -> Plan:
@@ -122,45 +85,32 @@ def make_plan(task: Task, monitor: Monitor | None = None) -> Plan:
         task: What to quantize, and how: static, weights or float16.
         monitor: Told what is done; None: nobody.
     """
-    match task.how:
-        case WeightsSettings():
-            return weights.plan_weights(_job(weights.WeightsJob, task), monitor)
-        case Float16Settings():
-            return float16.plan_float16(_job(float16.Float16Job, task), monitor)
-        case _:
-            return static.plan_model(static_job(task), monitor)
+    plan: Plan = plan_only(form_of(job_of(task), Output(path=None), monitor))
+    return plan
 
 
-def static_job(task: Task, plan: Plan | None = None) -> static.StaticJob:
-    """Return the job of a static task; where it names no target, a plan's counts."""
-    how, data = cast("StaticSettings", task.how), task.data
-    if plan is not None:
-        how = replace(how, target=how.target or plan.target)
-    if isinstance(data, str | Path) and is_calibration(Path(data)):
-        data = Calibration.load(data)
-    method = None
-    if how.method is not None or task.percentile is not None:
-        method = range_method(how.method, task.percentile)
-    if isinstance(data, Calibration):
-        data = data if method is None else data.by(method)
-    elif data is None:
+def job_of(task: Task, plan: Plan | None = None) -> Job[Any]:
+    """Return what the form of a task takes; where a static task names no target, that of a plan counts.
+
+    Raises:
+        UsageError: The data is neither samples nor, for static quantization, a calibration.
+    """
+    how, data = task.how, task.data
+    calibrate = CalibrateOptions(skip_bad=task.skip_bad)
+    if isinstance(how, StaticSettings):
+        if plan is not None:
+            how = replace(how, target=how.target or plan.target)
+        if isinstance(data, str | Path) and is_calibration(Path(data)):
+            data = Calibration.load(data)
+        if how.method is not None or task.percentile is not None:
+            calibrate = replace(calibrate, method=range_method(how.method, task.percentile))
+            data = data.by(calibrate.method) if isinstance(data, Calibration) else data
+        is_ready = isinstance(data, Calibration | str | Path)
+    else:
+        is_sample = isinstance(how, DynamicSettings)
+        is_ready = data is None or is_sample or isinstance(data, str | Path)
+    if not is_ready:
         check_data(data)
-    job = _job(static.StaticJob, replace(task, how=how, data=data))
-    return job if method is None else replace(job, calibrate=replace(job.calibrate, method=method))
-
-
-_Job = TypeVar("_Job", bound=Job[Any])
-
-
-def _job(kind: type[_Job], task: Task) -> _Job:
-    """Return a task as a form of quantization takes it; what is neither data nor a calibration is refused."""
-    calibrated = isinstance(task.data, Calibration) and isinstance(task.how, StaticSettings)
-    if task.data is not None and not calibrated and not isinstance(task.data, str | Path):
-        check_data(task.data)
-    return kind(
-        source=task.source,
-        data=task.data,
-        options=task.how,
-        settings=task.samples,
-        calibrate=CalibrateOptions(skip_bad=task.skip_bad),
+    return Job(
+        source=task.source, data=data, options=how, settings=task.samples, calibrate=calibrate
     )

@@ -14,7 +14,9 @@ from quantkit.errors import NothingToQuantizeError
 from quantkit.model.ops import FACTS
 from quantkit.ort.extra_options import read_extra_options
 from quantkit.ort.quant_utils import type_name
-from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.form import run_form
+from quantkit.pipeline.forms.dynamic import DynamicForm
+from quantkit.pipeline.job import Job, Output
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Plan
@@ -84,14 +86,12 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
     named = settings.op_types or settings.include or settings.activation_products
     asked = coverage or ("all" if named else None)
     external = bool(use_external_data_format)
+    how = replace(settings, coverage=asked or "gain")  # type: ignore[arg-type]  # checked there
+    otherwise = None if asked else replace(settings, coverage="all")
+    job = Job(source=model_input, options=how)
+    to = Output(path=Path(model_output), external_data=external)
     try:
-        result = dynamic(
-            model_input,
-            model_output,
-            replace(settings, coverage=asked or "gain"),  # type: ignore[arg-type]  # checked there
-            external_data=external,
-            otherwise=None if asked else replace(settings, coverage="all"),
-        )
+        result: QuantizeResult = run_form(DynamicForm(job, to, otherwise=otherwise))
     except NothingToQuantizeError as e:
         result = write_float(model_input, model_output, float_instead(e), external_data=external)
     notes += _without_effect(settings.op_types)

@@ -14,7 +14,7 @@ from onnxruntime.quantization.quant_utils import QuantFormat, QuantType
 from onnxruntime.quantization.quantize import CalibrationMethod
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.api.task import Task, static_job
+from quantkit.api.task import Task, job_of
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.model.graph.load import load
@@ -24,7 +24,9 @@ from quantkit.ort.calibration_cache import cached
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.quant_utils import plain_name, type_name
-from quantkit.pipeline.forms.static import static
+from quantkit.pipeline.form import run_form
+from quantkit.pipeline.forms.static import StaticForm
+from quantkit.pipeline.job import Output
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Format, check_settings
@@ -149,13 +151,10 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     options = CalibrateOptions(most=None)  # a reader is read to its end
     options = options if ask is None else replace(options, method=ask)
-    job = static_job(Task(source=model_input, how=given, data=data))
+    job = replace(job_of(Task(source=model_input, how=given, data=data)), calibrate=options)
+    to = Output(path=Path(model_output), external_data=use_external_data_format)
     try:
-        result = static(
-            replace(job, calibrate=options),
-            model_output,
-            external_data=use_external_data_format,
-        )
+        result: QuantizeResult = run_form(StaticForm(job, to))
     except NothingToQuantizeError as e:
         result = write_float(
             model_input, model_output, float_instead(e), external_data=use_external_data_format

@@ -16,6 +16,7 @@ from quantkit.model.graph.unpack import unpack
 from quantkit.model.ops import Kernel, fact_of
 from quantkit.model.ops.integer_ops import quantized_among
 from quantkit.model.provenance import Provenance
+from quantkit.pipeline.result import AnyPlan
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, Verification
 from quantkit.runtime.kernels import Fusion
@@ -212,7 +213,7 @@ def noise(checked: Verification | None) -> str:
 
 
 def warnings_of(
-    plan: Plan, loaded: LoadedModel, nbytes: int, checked: Verification | None
+    plan: AnyPlan, loaded: LoadedModel, nbytes: int, checked: Verification | None
 ) -> list[str]:
     """Return what the user should know about a result.
 
@@ -222,7 +223,8 @@ def warnings_of(
         nbytes: Of the result and its external data.
         checked: What the comparison with float found; None: switched off.
     """
-    found = [little] if (little := _gains_little(plan, loaded, nbytes)) else []
+    little = _gains_little(plan, loaded, nbytes) if isinstance(plan, Plan) else ""
+    found = [little] if little else []
     if nbytes >= loaded.nbytes:
         found.append(
             f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes. In a model this small "

@@ -19,11 +19,12 @@ from quantkit.evaluate.outputs import NamedModel
 from quantkit.files import replacing
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
 from quantkit.pipeline.evaluation_folder import write_evaluation
-from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.forms.static import StaticJob, static
+from quantkit.pipeline.form import run_form
+from quantkit.pipeline.forms import form_of
+from quantkit.pipeline.job import Job, Output
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist
-from quantkit.settings import DataSettings, DynamicSettings, load_recipe
+from quantkit.settings import DataSettings, DynamicSettings, StaticSettings, load_recipe
 from quantkit.spec import QInt8, QUInt8, weight_int_type
 
 _CALIBRATED = 128  # images
@@ -100,9 +101,11 @@ def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[NamedModel]
         stored: Any = weight_int_type(weight_type).name
         monitor.stage(f"Quantizing to {weight_type.value}")
         target = folder / f"fashion.{weight_type.value}.onnx"
-        dynamic(source, target, DynamicSettings(weight_type=stored))
+        job = Job(source=source, options=DynamicSettings(weight_type=stored))
+        run_form(form_of(job, Output(path=target)))
         found.append(NamedModel(name=f"dynamic {weight_type.value}", path=target))
     monitor.stage("Calibrating, and quantizing to static int8")
     target = folder / "fashion.static.onnx"
-    static(StaticJob(source=source, data=folder / "calibration.npz"), target)
+    static = Job(source=source, data=folder / "calibration.npz", options=StaticSettings())
+    run_form(form_of(static, Output(path=target)))
     return [*found, NamedModel(name="static int8", path=target)]

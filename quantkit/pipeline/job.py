@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import onnx
 
 from quantkit.calibration.collect import CalibrateOptions
-from quantkit.quantize.plan import Kept, Mode
-from quantkit.reasons import Why, because
+from quantkit.quantize.plan import Kept
 from quantkit.settings import DataSettings
 
 Options = TypeVar("Options")
@@ -51,26 +50,3 @@ class Output:
     path: Path | None
     verify: bool = True
     external_data: bool = False
-
-
-def kept_record(kept: Mapping[str, Kept]) -> dict[str, Any]:
-    """Return which nodes were left out of calibrated integers, by how they run instead; nothing if none was.
-
-    Why is not part of it: figures differ from run to run, and the file must not.
-    """
-    if not kept:
-        return {}
-    modes: dict[str, list[str]] = {}
-    for name, one in kept.items():
-        modes.setdefault("any" if one.mode is None else one.mode.value, []).append(name)
-    return {"kept": {mode: sorted(names) for mode, names in sorted(modes.items())}}
-
-
-def kept_of(options: Mapping[str, Any]) -> dict[str, Kept]:
-    """Read what `kept_record` wrote."""
-    why = because(Why.MEASURED_BEFORE)
-    return {
-        name: Kept(why, None if mode == "any" else Mode(mode))
-        for mode, names in options.get("kept", {}).items()
-        for name in names
-    }

@@ -4,6 +4,7 @@ import filecmp
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,11 +16,10 @@ from quantkit.files import scratch
 from quantkit.model.digests import content_digest
 from quantkit.model.graph.load import model_files
 from quantkit.model.provenance import Provenance, read_provenance
-from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.forms.float16 import Float16Job, float16
-from quantkit.pipeline.forms.static import StaticJob, static
-from quantkit.pipeline.forms.weights import WeightsJob, quantize_weights
-from quantkit.pipeline.job import kept_of
+from quantkit.pipeline.draft import kept_of
+from quantkit.pipeline.form import run_form
+from quantkit.pipeline.forms import form_of, settings_of
+from quantkit.pipeline.job import Job, Output
 from quantkit.pipeline.optimize import optimize_model
 from quantkit.pipeline.verify_file import (
     Check,
@@ -29,13 +29,7 @@ from quantkit.pipeline.verify_file import (
     was_calibrated,
 )
 from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
-from quantkit.settings import (
-    DataSettings,
-    DynamicSettings,
-    Float16Settings,
-    StaticSettings,
-    WeightsSettings,
-)
+from quantkit.settings import DataSettings
 from quantkit.settings.recorded import data_settings_of, recorded_settings
 
 
@@ -122,56 +116,24 @@ def _make(
             opset=given.get("opset", 0),
             metadata=given.get("metadata"),
         )
-    elif says.kind == "dynamic":
-        dynamic(
-            source,
-            target,
-            recorded_settings(given, DynamicSettings),
-            verify=verify,
-            external_data=external,
-        )
-    elif says.kind == "weights":
-        job = WeightsJob(
-            source=source,
-            data=None if says.data is None else data,
-            options=recorded_settings(given, WeightsSettings),
-            settings=settings,
-            kept=kept_of(given),
-            bits=given.get("bits"),
-        )
-        quantize_weights(job, target, verify=verify, external_data=external)
-    elif says.kind == "float16":
-        float16(
-            Float16Job(
-                source=source,
-                options=recorded_settings(given, Float16Settings),
-                data=data if was_calibrated(says) else None,
-                settings=settings,
-                calibrate=CalibrateOptions(skip_bad=bool(given["skip_bad"])),
-            ),
-            target,
-            verify=verify,
-            external_data=external,
-        )
-    else:
-        static(
-            _job(says, source, data, settings),
-            target,
-            verify=verify,
-            external_data=external,
-        )
+        return
+    job = _job(says, source, data if was_calibrated(says) else None, settings)
+    run_form(form_of(job, Output(path=target, verify=verify, external_data=external)))
 
 
-def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettings) -> StaticJob:
-    given = says.options
-    calibrate = {**given["calibrate"]}
-    method = msgspec.convert(calibrate.pop("method"), CalibratorOf)
-    known = data is not None and is_calibration(data)
-    return StaticJob(
+def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettings) -> Job[Any]:
+    given, observed = says.options, None
+    calibrate = {**given.get("calibrate", {"skip_bad": bool(given.get("skip_bad"))})}
+    if "method" in calibrate:
+        method = msgspec.convert(calibrate.pop("method"), CalibratorOf)
+        calibrate |= {"method": method, "most": samples_used(says)}
+        if data is not None and is_calibration(data):
+            observed = Calibration.load(str(data)).by(method)
+    return Job(
         source=source,
-        data=Calibration.load(str(data)).by(method) if known else data,
-        options=recorded_settings(given, StaticSettings),
-        calibrate=CalibrateOptions(method=method, most=samples_used(says), **calibrate),
+        data=observed or data,
+        options=recorded_settings(given, settings_of(says.kind)),
+        calibrate=CalibrateOptions(**calibrate),
         settings=settings,
         kept=kept_of(given),
         bits=given.get("bits"),

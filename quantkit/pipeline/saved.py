@@ -36,7 +36,6 @@ from quantkit.model.graph.channel_factors import KEY, Divisors, read_divisors, w
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage
 from quantkit.model.provenance import json_digest
-from quantkit.pipeline.forms.static import StaticJob
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import FloatModel, Moments, Prepared, Turns
 from quantkit.quantize.plan.measured import Costs
@@ -209,12 +208,12 @@ def _read(folder: Path, index: Mapping[str, Any], path: str | Path) -> Prepared:
     )
 
 
-def _job(record: Mapping[str, Any], source: str | Path, data: object) -> StaticJob:
+def _job(record: Mapping[str, Any], source: str | Path, data: object) -> Job[StaticSettings]:
     def path(kind: type[Any], text: str) -> Any:
         return kind(text)
 
     method = msgspec.convert(record["method"], CalibratorOf)
-    return StaticJob(
+    return Job(
         source=source,
         data=data,
         options=msgspec.convert(record["options"], StaticSettings, dec_hook=path),

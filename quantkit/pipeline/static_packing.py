@@ -13,8 +13,8 @@ from quantkit.pipeline.bits import (
     spread_of,
     wanted_bytes,
 )
-from quantkit.pipeline.job import kept_record
-from quantkit.pipeline.quantize import Attempt, Draft, Monitor, Prepared, Provenance
+from quantkit.pipeline.draft import kept_record
+from quantkit.pipeline.form import Attempt, Monitor, PlanDraft, Prepared, Provenance
 from quantkit.pipeline.static_model import runnable
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Plan, SolvedIntegers
@@ -29,7 +29,7 @@ _PROBES = 8  # samples on which single weights are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticDraft(Draft):
+class StaticDraft(PlanDraft):
     """A static plan with its integers.
 
     Attributes:

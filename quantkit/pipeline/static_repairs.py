@@ -12,8 +12,8 @@ from quantkit.pipeline.bits import (
     small_weights,
 )
 from quantkit.pipeline.checks import TINY, noise
+from quantkit.pipeline.form import Prepared, Repair
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.quantize import Prepared, Repair
 from quantkit.pipeline.repair import SURE_DB, quieter
 from quantkit.pipeline.static_packing import StaticAttempt, StaticDraft
 from quantkit.pipeline.timing import SLOWEST, ratio_to_float

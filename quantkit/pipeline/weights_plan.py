@@ -24,9 +24,9 @@ from quantkit.pipeline.bits import (
     wanted_bytes,
 )
 from quantkit.pipeline.block_times import LayerTimes, kept_out_of_blocks, times_in_blocks
-from quantkit.pipeline.job import kept_of
+from quantkit.pipeline.draft import kept_of
+from quantkit.pipeline.form import Monitor, PlanDraft, Provenance
 from quantkit.pipeline.measure import SWITCH
-from quantkit.pipeline.quantize import Draft, Monitor, Provenance
 from quantkit.pipeline.weights_model import PreparedWeights
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Plan, SolvedIntegers, WeightPlan, plan_blocks
@@ -42,7 +42,7 @@ _DECIDED = "decided.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsDraft(Draft):
+class WeightsDraft(PlanDraft):
     """A plan with its codes.
 
     Attributes:

@@ -15,7 +15,7 @@ MAIN = "from quantkit.cli import main; main()"
 # Says so when the staging folder is there, and waits in it.
 WAITING = """
 import sys, time
-import quantkit.pipeline.quantize as pipeline
+import quantkit.pipeline.form as pipeline
 
 def wait(*_, **__):
     print("ready", file=sys.stderr, flush=True)

@@ -140,7 +140,7 @@ def test_a_stack_of_matrices_runs_in_integers_with_one_scale(
 
 
 def test_an_asymmetric_int8_weight_keeps_to_pairs_that_do_not_saturate(tmp_path: Path) -> None:
-    from quantkit.pipeline.forms.dynamic import dynamic
+    from quantkit.api.task import Task, quantize
     from quantkit.settings import DynamicSettings
 
     proto = model(
@@ -152,10 +152,12 @@ def test_an_asymmetric_int8_weight_keeps_to_pairs_that_do_not_saturate(tmp_path:
         )
     )
     target = tmp_path / "q.onnx"
-    dynamic(
-        proto,
+    quantize(
+        Task(
+            source=proto,
+            how=DynamicSettings(weight_type="int8", symmetric_weights=False, coverage="all"),
+        ),
         target,
-        DynamicSettings(weight_type="int8", symmetric_weights=False, coverage="all"),
     )
     held = initializers(onnx.load(target))
     q = next(v for v in held.values() if v.dtype == np.int8 and v.ndim == 2)
@@ -228,7 +230,7 @@ def test_an_excluded_reader_keeps_a_weight_float(tmp_path: Path) -> None:
 
 
 def test_products_of_two_activations_are_quantized_as_they_come(tmp_path: Path) -> None:
-    from quantkit.pipeline.forms.dynamic import dynamic
+    from quantkit.api.task import Task, quantize
     from quantkit.settings import DynamicSettings
 
     proto = model(
@@ -239,7 +241,9 @@ def test_products_of_two_activations_are_quantized_as_they_come(tmp_path: Path) 
         )
     )
     target = tmp_path / "q.onnx"
-    dynamic(proto, target, DynamicSettings(activation_products=True, coverage="all"))
+    quantize(
+        Task(source=proto, how=DynamicSettings(activation_products=True, coverage="all")), target
+    )
     made = op_types(onnx.load(target))
     assert made.count("DynamicQuantizeLinear") == 2
     feeds = {"a": x(2, 3, 8), "b": x(2, 8, 4) + 1}

@@ -5,10 +5,10 @@ import pytest
 from builders import graph, matmul_model, model, node, save, weight
 from graph.cases import function_model, if_model, with_external_data
 
+from quantkit.api.task import Task, quantize
 from quantkit.errors import ModelError
 from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.match.pair import ModelPair
-from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.result import OperatorChange
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
@@ -23,7 +23,7 @@ def test_a_model_does_not_differ_from_itself(tmp_path: Path) -> None:
 
 
 def test_operators_and_types_of_a_quantized_model(tmp_path: Path) -> None:
-    dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicSettings())
+    quantize(Task(source=fashion_mnist().model, how=DynamicSettings()), tmp_path / "q.onnx")
     found = changes_of(ModelPair.of(fashion_mnist().model, tmp_path / "q.onnx"))
     assert found.operators[0] == OperatorChange(op_type="Mul", before=0, after=5)
     sizes = [abs(c.after - c.before) for c in found.operators]

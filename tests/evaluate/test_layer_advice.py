@@ -8,10 +8,9 @@ import pytest
 from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
+from quantkit.api.task import Task, quantize
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.match.pair import ModelPair
-from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 
 # What 'deep' reads, with steps as coarse as a few outliers would make them.
@@ -26,15 +25,15 @@ def output_db(source: Path, candidate: Path, feeds: list[dict[str, np.ndarray]])
 
 def test_advice_keeps_its_promise_and_is_not_repeated(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
-    job, few = StaticJob(source=source, data=feeds, options=COARSE), feeds[:4]
-    static(job, tmp_path / "before.onnx")
+    job, few = Task(source=source, data=feeds, how=COARSE), feeds[:4]
+    quantize(job, tmp_path / "before.onnx")
     found = layers_of(ModelPair.of(source, tmp_path / "before.onnx"), few)
     best = found.advice[0]
     assert best.nodes == ("deep",)
     assert best.option == "--exclude deep"
     assert "In float: +" in found.layers[0].fix
-    followed = replace(job, options=replace(COARSE, exclude=("deep",)))
-    static(followed, tmp_path / "after.onnx")
+    followed = replace(job, how=replace(COARSE, exclude=("deep",)))
+    quantize(followed, tmp_path / "after.onnx")
     before, after = (
         output_db(source, tmp_path / f"{name}.onnx", few) for name in ("before", "after")
     )
@@ -49,12 +48,12 @@ def test_what_others_need_in_integers_is_not_promised_to_be_exact(tmp_path: Path
     """Both 'wide' and 'add' read r1, which stays rounded for one if the other is excluded."""
     source, feeds = float_model("cnn", tmp_path)
     coarse = StaticSettings(tensors=(TensorRule(tensor="r1", range=(0.0, 150.0)),))
-    job, few = StaticJob(source=source, data=feeds, options=coarse), feeds[:4]
-    static(job, tmp_path / "before.onnx")
+    job, few = Task(source=source, data=feeds, how=coarse), feeds[:4]
+    quantize(job, tmp_path / "before.onnx")
     found = layers_of(ModelPair.of(source, tmp_path / "before.onnx"), few)
     before = output_db(source, tmp_path / "before.onnx", few)
     for advice in found.advice:
-        static(replace(job, options=replace(coarse, exclude=advice.nodes)), tmp_path / "after.onnx")
+        quantize(replace(job, how=replace(coarse, exclude=advice.nodes)), tmp_path / "after.onnx")
         gain = output_db(source, tmp_path / "after.onnx", few) - before
         assert gain > advice.gain_db / 2
     # Only both together free it.
@@ -88,6 +87,6 @@ def test_what_a_dynamic_file_excluded_is_not_advised_and_other_tools_get_no_flag
     best = layers_of(ModelPair.of(source, worse), feeds[:3]).advice[0]
     assert (best.nodes, best.option) == (("deep",), "")
     assert best.sentence.startswith("Keep deep in float: +")
-    dynamic(source, tmp_path / "d.onnx", DynamicSettings(exclude=("deep",)))
+    quantize(Task(source=source, how=DynamicSettings(exclude=("deep",))), tmp_path / "d.onnx")
     found = layers_of(ModelPair.of(source, tmp_path / "d.onnx"), feeds[:3])
     assert not any("deep" in advice.nodes for advice in found.advice)

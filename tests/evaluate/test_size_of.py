@@ -5,15 +5,15 @@ import pytest
 from builders import matmul_model, save
 from graph.cases import with_external_data
 
+from quantkit.api.task import Task, quantize
 from quantkit.evaluate.size import compressed_size, size_of
-from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
 
 
 def test_a_candidate_is_weighed_against_float(tmp_path: Path) -> None:
     base, path = fashion_mnist().model, tmp_path / "q.onnx"
-    dynamic(base, path, DynamicSettings())
+    quantize(Task(source=base, how=DynamicSettings()), path)
     found = size_of(path, base)
     assert found.disk == path.stat().st_size == sum(part.nbytes for part in found.parts)
     assert found.ratio == path.stat().st_size / base.stat().st_size

@@ -9,8 +9,8 @@ from builders import MS, Array, graph, matmul_model, model, node, save, weight
 from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
+from quantkit.api.task import Task, quantize
 from quantkit.model.graph.size import account
-from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
 
@@ -186,7 +186,7 @@ def test_doc_strings_and_properties_are_metadata_wherever_they_are() -> None:
 
 
 def test_quantkit_files_have_their_scales_apart(tmp_path: Path) -> None:
-    dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicSettings())
+    quantize(Task(source=fashion_mnist().model, how=DynamicSettings()), tmp_path / "q.onnx")
     found = account(tmp_path / "q.onnx")
     named = {row.name: row.cause for row in found.tensors}
     for name, cause in named.items():

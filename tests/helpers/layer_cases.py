@@ -13,11 +13,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
-from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.forms.static import StaticJob, static
-from quantkit.quantize.emit import Format
+from quantkit.api.task import Task, quantize
 from quantkit.samples import fashion_mnist
-from quantkit.settings import DynamicSettings
+from quantkit.settings import DynamicSettings, StaticSettings
 
 Feeds = dict[str, Array]
 CNN_NODES = ("stem", "wide", "deep", "narrow", "head")
@@ -90,11 +88,12 @@ def quantized(kind: str, source: Path, folder: Path, feeds: list[Feeds]) -> Path
     return target
 
 
-def _quantize(kind: str, source: Path, target: Path, feeds: list[Feeds]) -> None:
+def _quantize(kind: Any, source: Path, target: Path, feeds: list[Feeds]) -> None:
     if kind in {"qdq", "qoperator"}:
-        static(StaticJob(source=source, data=feeds), target, output_format=Format(kind))
+        how = StaticSettings(format=kind)
+        quantize(Task(source=source, data=feeds, how=how), target)
     elif kind == "dynamic":
-        dynamic(source, target, DynamicSettings())
+        quantize(Task(source=source, how=DynamicSettings()), target)
     elif kind == "ort dynamic":
         ort_dynamic(str(source), str(target))
     else:

@@ -1,13 +1,14 @@
 """A small model with a constant in a node, and the ways in which quantkit writes it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from builders import graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit.pipeline.forms.static import StaticJob, static
-from quantkit.quantize.emit import Format
+from quantkit.api.task import Task, quantize
+from quantkit.settings import StaticSettings
 
 WAYS = ("dynamic", "dynamic external", "qdq", "qoperator", "qdq external", "optimize")
 
@@ -39,10 +40,9 @@ def write(way: str, source: Path, data: Path, target: Path) -> Path:
     elif way == "optimize":
         quantkit.optimize(source, target)
     else:
-        form = Format(way.split(maxsplit=1)[0])
-        static(
-            StaticJob(source=source, data=data), target, output_format=form, external_data=external
-        )
+        written: Any = way.split(maxsplit=1)[0]
+        how = StaticSettings(format=written)
+        quantize(Task(source=source, data=data, how=how), target, external_data=external)
     return target
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 import quantkit
 from quantkit import quantize_float16
+from quantkit.api.task import Task, quantize
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import (
     DataError,
@@ -23,7 +24,7 @@ from quantkit.errors import (
     VerifyError,
 )
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.forms.float16 import Float16Form, Float16Job, float16
+from quantkit.pipeline.forms.float16 import Float16Form
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode
@@ -387,14 +388,12 @@ def test_a_repair_is_made_again_the_same(tmp_path: Path) -> None:
 
 
 def test_a_job_without_verification(tmp_path: Path) -> None:
-    job = Float16Job(
-        source=save(tokens(), tmp_path / "m.onnx"), options=Float16Settings(compute=True)
-    )
-    result = float16(job, tmp_path / "o.onnx", verify=False)
+    job = Task(source=save(tokens(), tmp_path / "m.onnx"), how=Float16Settings(compute=True))
+    result = quantize(job, tmp_path / "o.onnx", verify=False)
     assert result.verification is None
     assert result.half is None
     assert any("Not verified" in text for text in result.warnings)
-    assert float16(replace(job, options=Float16Settings()), tmp_path / "p.onnx").verification
+    assert quantize(replace(job, how=Float16Settings()), tmp_path / "p.onnx").verification
 
 
 def test_a_model_of_many_nodes_takes_time_in_proportion(tmp_path: Path) -> None:

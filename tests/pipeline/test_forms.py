@@ -20,9 +20,9 @@ from quantkit.model.graph.save import copy_of
 from quantkit.model.provenance import read_provenance
 from quantkit.numerics.dtypes import INT8
 from quantkit.pipeline.checks import require_change
+from quantkit.pipeline.form import Attempt, Form, PlanDraft, Repair, run_form
 from quantkit.pipeline.job import Job, Output
 from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
-from quantkit.pipeline.quantize import Attempt, Draft, Form, Repair, quantize
 from quantkit.quantize.plan import Mode, NodePlan, Plan, WeightPlan
 from quantkit.reasons import Why, because
 from quantkit.spec import PerTensor, QuantSpec
@@ -38,7 +38,7 @@ class StepsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepsDraft(Draft):
+class StepsDraft(PlanDraft):
     steps: int
 
 
@@ -111,7 +111,7 @@ class StepsForm(Form[Prepared, StepsDraft]):
 
 def written(source: Path, output: Path | None, *, verify: bool = True, **options: Any) -> Any:
     job = Job(source=source, options=StepsSettings(**options))
-    return quantize(StepsForm(job, Output(path=output, verify=verify)))
+    return run_form(StepsForm(job, Output(path=output, verify=verify)))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builders import graph, model, node, rng, weight
 
+from quantkit.api.task import Stages, Task, quantize
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError
@@ -20,11 +21,9 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.pipeline import checks
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.pipeline.evaluate import PARTS, EvaluateOptions, evaluate
-from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.pipeline.optimize import optimize_model
 from quantkit.pipeline.verify_file import attest
-from quantkit.settings import DataSettings, DynamicSettings
+from quantkit.settings import DataSettings, DynamicSettings, StaticSettings
 
 K = 256
 DATA = rng(1).standard_normal((48, K)).astype(np.float32)
@@ -73,7 +72,7 @@ class Changing(Silent):
 
 
 def run_static(path: Path, out: Path, changing: Changing) -> None:
-    static(StaticJob(source=path, data=DATA), out, monitor=changing)
+    quantize(Task(source=path, data=DATA, how=StaticSettings()), out, monitor=changing)
 
 
 def run_calibrate(path: Path, out: Path, changing: Changing) -> None:
@@ -81,7 +80,7 @@ def run_calibrate(path: Path, out: Path, changing: Changing) -> None:
 
 
 def run_dynamic(path: Path, out: Path, changing: Changing) -> None:
-    dynamic(path, out, DynamicSettings(), progress=changing)
+    quantize(Task(source=path, how=DynamicSettings()), out, monitor=Stages(changing))
 
 
 def run_optimize(path: Path, out: Path, changing: Changing) -> None:
@@ -118,7 +117,11 @@ def test_a_model_that_is_only_touched_by_its_reader_is_no_change(tmp_path: Path)
     path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
     path.write_bytes(build(0))
     (tmp_path / "link.onnx").symlink_to(path)
-    dynamic(tmp_path / "link.onnx", out, DynamicSettings(), progress=lambda _: path.chmod(0o444))
+    quantize(
+        Task(source=tmp_path / "link.onnx", how=DynamicSettings()),
+        out,
+        monitor=Stages(lambda _: path.chmod(0o444)),
+    )
     assert out.exists()
 
 
@@ -139,7 +142,7 @@ def test_an_evaluation_and_its_digests_belong_to_one_version(which: int, tmp_pat
 def test_what_verify_hashes_and_runs_is_one_version(which: int, tmp_path: Path) -> None:
     paths = [tmp_path / "m.onnx", tmp_path / "q.onnx"]
     paths[0].write_bytes(build(0))
-    dynamic(paths[0], paths[1], DynamicSettings())
+    quantize(Task(source=paths[0], how=DynamicSettings()), paths[1])
     changing = Changing(paths[which], 2, CHANGES["replaced"])
     with pytest.raises(ModelError, match="changed while it was being read"):
         attest(paths[1], float_model=paths[0], progress=changing)
@@ -162,7 +165,7 @@ def test_a_change_that_hides_its_time_is_seen(
     path.write_bytes(build(0))
     changing = Changing(path, 3, _overwrite_keeping_times)
     with pytest.raises(ModelError, match="was changed while it was being read"):
-        dynamic(path, out, DynamicSettings(), progress=changing)
+        quantize(Task(source=path, how=DynamicSettings()), out, monitor=Stages(changing))
     assert not out.exists()
 
 
@@ -179,8 +182,8 @@ def test_a_file_that_lay_still_is_digested_once(
         return model_digest(loaded)
 
     monkeypatch.setattr(checks, "model_digest", counted)
-    dynamic(path, out, DynamicSettings())
+    quantize(Task(source=path, how=DynamicSettings()), out)
     assert len(again) == 1  # written just now: clocks may hide another write
     monkeypatch.setattr(mapping, "_TICK", 0)
-    dynamic(path, out, DynamicSettings())
+    quantize(Task(source=path, how=DynamicSettings()), out)
     assert len(again) == 1

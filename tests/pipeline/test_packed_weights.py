@@ -12,11 +12,10 @@ import pytest
 from block_cases import chain, data_file, pictures
 from builders import Array, fused_ops, rng, run, save, sqnr
 
+from quantkit.api.task import Task, quantize
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import UsageError
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.forms.dynamic import dynamic
-from quantkit.pipeline.forms.static import StaticJob, static
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, check_target_of
@@ -65,11 +64,11 @@ def sources(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def statically(source: Path, data: Path, out: Path, **options: Any) -> QuantizeResult:
-    return static(StaticJob(source=source, data=data, options=StaticSettings(**options)), out)
+    return quantize(Task(source=source, data=data, how=StaticSettings(**options)), out)
 
 
 def dynamically(source: Path, _: Path, out: Path, **options: Any) -> QuantizeResult:
-    return dynamic(source, out, DynamicSettings(**options))
+    return quantize(Task(source=source, how=DynamicSettings(**options)), out)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -162,8 +161,8 @@ def test_a_plan_with_packed_weights_is_followed(made: Made, tmp_path: Path) -> N
     plan = made.results["4 bits"].plan
     again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
     assert again == plan
-    job = StaticJob(source=made.source, data=made.data)
-    result = static(job, tmp_path / "o.onnx", plan=again)
+    job = Task(source=made.source, data=made.data, how=StaticSettings())
+    result = quantize(job, tmp_path / "o.onnx", plan=again)
     assert bits_of(result.plan) == bits_of(plan)
     assert result.output_bytes < 0.82 * made.results["plain"].output_bytes
 
@@ -214,7 +213,7 @@ def test_settings_that_make_no_sense_are_refused(kind: Any, bad: dict[str, Any])
 
 
 def test_eight_bits_are_the_plain_weights(stored: Made, tmp_path: Path) -> None:
-    dynamic(stored.source, tmp_path / "o.onnx", DynamicSettings(weight_bits=8))
+    quantize(Task(source=stored.source, how=DynamicSettings(weight_bits=8)), tmp_path / "o.onnx")
     outputs = [run(path, stored.feeds)[0] for path in (stored.path("plain"), tmp_path / "o.onnx")]
     np.testing.assert_array_equal(outputs[0], outputs[1])
 

@@ -10,9 +10,12 @@ import pytest
 from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
+from quantkit.api.task import Task, quantize
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.forms.static import StaticJob, static
+from quantkit.pipeline.form import run_form
+from quantkit.pipeline.forms import form_of
+from quantkit.pipeline.job import Job, Output
 from quantkit.settings import RecoverSettings, StaticSettings
 
 PROGRAM = """
@@ -80,13 +83,10 @@ def test_warnings_name_no_folder(tmp_path: Path) -> None:
         for i in range(6):
             np.save(data / f"{i}.npy", rng(i).standard_normal(64).astype(np.float32))
         (data / "bad.npy").write_bytes((data / "0.npy").read_bytes()[:-9])
-        calibrate = CalibrateOptions(skip_bad=True)
         source = float_model(place / "m.onnx")
         recover = RecoverSettings(equalize=False, smooth=False)
-        job = StaticJob(
-            source=source, data=data, calibrate=calibrate, options=StaticSettings(recover=recover)
-        )
-        static(job, place / "q.onnx")
+        job = Task(source=source, data=data, skip_bad=True, how=StaticSettings(recover=recover))
+        quantize(job, place / "q.onnx")
         found.append(contents(place / "q.onnx"))
     assert found[0] == found[1]
     record = read_provenance(tmp_path / "one" / "q.onnx")
@@ -107,12 +107,8 @@ def test_workers_change_nothing(workers: int, inputs: tuple[Path, Path], tmp_pat
         (tmp_path / name).mkdir()
         target = tmp_path / name / "q.onnx"
         calibrate = CalibrateOptions(workers=count)
-        job = StaticJob(
-            source=inputs[0],
-            data=inputs[1],
-            calibrate=calibrate,
-            options=StaticSettings(recover=everything),
-        )
-        static(job, target)
+        how = StaticSettings(recover=everything)
+        job = Job(source=inputs[0], data=inputs[1], calibrate=calibrate, options=how)
+        run_form(form_of(job, Output(path=target)))
         found.append(contents(target))
     assert found[0] == found[1]

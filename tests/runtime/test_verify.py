@@ -501,7 +501,7 @@ def test_a_candidate_that_fails_is_not_written(
     def failed(*_: Any, **__: Any) -> None:
         raise VerifyError("not good enough")
 
-    monkeypatch.setattr("quantkit.pipeline.quantize.compare_apart", failed)
+    monkeypatch.setattr("quantkit.pipeline.form.compare_apart", failed)
     (tmp_path / "q.onnx").write_bytes(b"old")
     with pytest.raises(VerifyError, match="not good enough"):
         quantized(matmul_model(), tmp_path)

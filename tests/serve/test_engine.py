@@ -11,11 +11,11 @@ from builders import graph, model, node, save, weight
 from onnx import TensorProto
 from serve_cases import linear
 
+from quantkit.api.task import Task, quantize
 from quantkit.deploy.serve.engine import Engine, _tried, load_engine
 from quantkit.deploy.serve.mixing import mixing_operator
 from quantkit.deploy.serve.predict import answer
 from quantkit.errors import ModelError, UsageError
-from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.settings import DynamicSettings
 
 
@@ -35,7 +35,10 @@ def test_requests_of_a_dynamically_quantized_model_do_not_share_runs(tmp_path: P
         {"y": ["batch", 192]},
         {"w": weight(128, 192)},
     )
-    dynamic(save(model(proto), tmp_path / "m.onnx"), tmp_path / "q.onnx", DynamicSettings())
+    quantize(
+        Task(source=save(model(proto), tmp_path / "m.onnx"), how=DynamicSettings()),
+        tmp_path / "q.onnx",
+    )
     engine = load_engine(tmp_path / "q.onnx")
     assert "DynamicQuantizeLinear" in engine.unbatched
     # What was read in the file is also found by running it.

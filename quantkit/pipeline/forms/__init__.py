@@ -1,1 +1,39 @@
-"""The forms of quantization: one file each, see `quantkit.pipeline.quantize.Form`."""
+"""The forms: one file each, chosen by the class of the settings; see `quantkit.pipeline.form.Form`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantkit.calibration.monitor import Monitor
+from quantkit.pipeline.form import Form
+from quantkit.pipeline.forms.dynamic import DynamicForm
+from quantkit.pipeline.forms.float16 import Float16Form
+from quantkit.pipeline.forms.static import StaticForm
+from quantkit.pipeline.forms.weights import WeightsForm
+from quantkit.pipeline.job import Job, Output
+from quantkit.quantize.plan import Plan
+from quantkit.settings import (
+    DynamicSettings,
+    Float16Settings,
+    StaticSettings,
+    WeightsSettings,
+)
+from quantkit.settings.declare import Settings
+
+FORMS: Mapping[type[Settings], type[Form[Any, Any]]] = {
+    DynamicSettings: DynamicForm,
+    StaticSettings: StaticForm,
+    WeightsSettings: WeightsForm,
+    Float16Settings: Float16Form,
+}
+
+
+def form_of(
+    job: Job[Any], output: Output, monitor: Monitor | None = None, *, plan: Plan | None = None
+) -> Form[Any, Any]:
+    """Return the form that the settings of a job ask for; `plan`: one to apply, instead of making one."""
+    return FORMS[type(job.options)](job, output, monitor, plan=plan)
+
+
+def settings_of(kind: str) -> type[Settings]:
+    """Return the settings class of a form, by the kind that its records hold."""
+    return next(settings for settings, form in FORMS.items() if form.kind == kind)

@@ -1,16 +1,13 @@
 """Dynamic quantization: weights in 8 bits, activations quantized while the model runs. Needs no data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from quantkit.calibration.monitor import Silent, Stages
+from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError
 from quantkit.files import scratch
 from quantkit.model.graph.normalize import lift_weights
@@ -24,23 +21,21 @@ from quantkit.pipeline.bits import (
     wanted_bytes,
 )
 from quantkit.pipeline.checks import TINY
-from quantkit.pipeline.quantize import (
+from quantkit.pipeline.form import (
     Attempt,
-    Draft,
     FloatModel,
     Form,
     Job,
     LoadedModel,
     Monitor,
     Output,
+    PlanDraft,
     Prepared,
-    QuantizeResult,
     Repair,
     float_copy,
     ignored_requests,
     is_noise,
     noise,
-    quantize,
     require_change,
     require_signal,
     require_smaller,
@@ -59,7 +54,7 @@ from quantkit.targets import cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft(Draft):
+class _Draft(PlanDraft):
     """A plan for a float model whose opset is already what the plan needs.
 
     Attributes:
@@ -76,9 +71,16 @@ class _Draft(Draft):
 
 
 class DynamicForm(Form[Prepared, _Draft]):
-    """Quantizes weights; products of matrices quantize their activations as they come."""
+    """Quantizes weights; products of matrices quantize their activations as they come.
+
+    The data of its job is one sample to compare on, by input; None: inputs are made up.
+
+    Args:
+        otherwise: What to do instead where the options gain nothing; None: nothing else.
+    """
 
     kind = "dynamic"
+    job: Job[DynamicSettings]
 
     def __init__(
         self,
@@ -86,11 +88,12 @@ class DynamicForm(Form[Prepared, _Draft]):
         output: Output,
         monitor: Monitor | None = None,
         *,
-        sample: Mapping[str, NDArray[Any]] | None = None,
+        plan: Plan | None = None,
         otherwise: DynamicSettings | None = None,
     ) -> None:
-        super().__init__(job, output, monitor)
-        self.sample, self.otherwise = sample, otherwise
+        super().__init__(job, output, monitor, plan=plan)
+        self.sample: Any = job.data
+        self.otherwise = otherwise
 
     def prepare(self, source: LoadedModel) -> Prepared:
         """Only make the float model ready: there is no data to look at."""
@@ -268,31 +271,3 @@ def _is_noise_of_integers(attempt: Attempt[Prepared, _Draft]) -> bool:
 def _has_grown(attempt: Attempt[Prepared, _Draft]) -> bool:
     grown = attempt.nbytes >= attempt.prepared.source.nbytes >= TINY
     return grown and not attempt.draft.options.covers_all
-
-
-def dynamic(  # noqa: PLR0913 - one parameter per question
-    source: str | Path | onnx.ModelProto,
-    output: str | Path,
-    options: DynamicSettings,
-    *,
-    verify: bool = True,
-    external_data: bool = False,
-    sample: Mapping[str, NDArray[Any]] | None = None,
-    otherwise: DynamicSettings | None = None,
-    progress: Callable[[str], None] = lambda _: None,
-) -> QuantizeResult:
-    """Quantize a model dynamically and write it; see `quantkit.quantize_dynamic`.
-
-    Args:
-        source: A path or a model.
-        output: Where to write.
-        options: What the user chose.
-        verify: Load the result and compare it with float.
-        external_data: Write weights to a ``.data`` file beside the model.
-        sample: What to compare on; None: inputs are made up.
-        otherwise: What to do instead where the options gain nothing; None: nothing else.
-        progress: Called with what is being done.
-    """
-    to = Output(path=Path(output), verify=verify, external_data=external_data)
-    job, monitor = Job(source=source, options=options), Stages(progress)
-    return quantize(DynamicForm(job, to, monitor, sample=sample, otherwise=otherwise))

@@ -6,8 +6,7 @@ the samples that it was run on, so that less is computed in float16.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -21,22 +20,17 @@ from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.shapes import declare_only, declared_inside
 from quantkit.model.ops.view import HalfView
 from quantkit.pipeline.float16_ranges import observed_ranges, open_for_float16, ranges_in
-from quantkit.pipeline.quantize import (
+from quantkit.pipeline.form import (
     Attempt,
-    Draft,
     FloatModel,
     Form,
     Job,
     LoadedModel,
-    Monitor,
-    Output,
+    PlanDraft,
     Prepared,
-    QuantizeResult,
     Reference,
     Repair,
     float_copy,
-    plan_only,
-    quantize,
     with_opset,
 )
 from quantkit.quantize.emit import emit_half
@@ -56,13 +50,6 @@ _NOTHING = "Nothing computes in float16, as no layer (Conv, Gemm, MatMul, ...) c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Float16Job(Job[Float16Settings]):
-    """What to write in 16 bits; data is to judge the result on, and to find out what fits."""
-
-    options: Float16Settings = field(default_factory=Float16Settings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared(Prepared):
     """With what planners see of the model, and the values whose types it declared by itself."""
 
@@ -70,14 +57,14 @@ class _Prepared(Prepared):
     declared: frozenset[str]
 
 
-_Attempt = Attempt[_Prepared, Draft]
+_Attempt = Attempt[_Prepared, PlanDraft]
 
 
-class Float16Form(Form[_Prepared, Draft]):
+class Float16Form(Form[_Prepared, PlanDraft]):
     """Stores weights in 16 bits, and computes with them where the settings say so and values fit."""
 
     kind = "float16"
-    job: Float16Job
+    job: Job[Float16Settings]
 
     def prepare(self, source: LoadedModel) -> _Prepared:
         """Make a copy ready, and observe the ranges where these decide what computes in float16."""
@@ -97,15 +84,15 @@ class Float16Form(Form[_Prepared, Draft]):
             found, seen=observed_ranges(source, found.half, data, self.monitor, skip_bad=skip_bad)
         )
 
-    def plan(self, prepared: _Prepared) -> Draft:
+    def plan(self, prepared: _Prepared) -> PlanDraft:
         """Plan with the ranges, where they were observed."""
         ranges = ranges_in(prepared.seen) if self._observes(prepared) else None
-        return Draft(plan=plan_half(prepared.half, self.job.options, ranges))
+        return PlanDraft(plan=plan_half(prepared.half, self.job.options, ranges))
 
     def _observes(self, prepared: _Prepared) -> bool:
         return self.job.options.compute and prepared.data is not None
 
-    def emit(self, prepared: _Prepared, draft: Draft) -> ir.Model:
+    def emit(self, prepared: _Prepared, draft: PlanDraft) -> ir.Model:
         """Emit a copy; types that the model did not declare itself are not stored."""
         self.monitor.stage("Writing and comparing")
         model = copy_of(prepared.ready.model)
@@ -113,7 +100,7 @@ class Float16Form(Form[_Prepared, Draft]):
         declare_only(model, prepared.declared)
         return model
 
-    def record(self, prepared: _Prepared, draft: Draft) -> dict[str, Any]:
+    def record(self, prepared: _Prepared, draft: PlanDraft) -> dict[str, Any]:
         """Return the options; settings of data only where it decided something."""
         settings = self.job.settings if self._observes(prepared) else None
         return {
@@ -123,12 +110,12 @@ class Float16Form(Form[_Prepared, Draft]):
             "skip_bad": self.job.calibrate.skip_bad,
         }
 
-    def reference(self, prepared: _Prepared, draft: Draft, reference: Reference) -> Reference:
+    def reference(self, prepared: _Prepared, draft: PlanDraft, reference: Reference) -> Reference:
         """Feed and read in float16 the inputs and outputs that are float16 in the result."""
         ports = {*prepared.half.view.inputs, *prepared.half.outputs} & draft.plan.half.keys()
         return replace(reference, halved=frozenset(ports))
 
-    def repairs(self, draft: Draft) -> Sequence[Repair[_Prepared, Draft]]:
+    def repairs(self, draft: PlanDraft) -> Sequence[Repair[_Prepared, PlanDraft]]:
         """Leave more in float32, where the result does not run or outputs NaN."""
         return (
             Repair(when=_is_broken, change=self._with_less_in_float16, always=True, errors=True),
@@ -149,7 +136,7 @@ class Float16Form(Form[_Prepared, Draft]):
         found += [_NOTHING] if options.compute and not _computed(plan) else []
         return [*found, *common]
 
-    def _with_less_in_float16(self, attempt: _Attempt) -> Draft | None:
+    def _with_less_in_float16(self, attempt: _Attempt) -> PlanDraft | None:
         """Plan with the ranges of just the samples that the result was run on; None if that changes nothing."""
         prepared, before = attempt.prepared, attempt.draft.plan
         if not self.job.options.compute or not attempt.feeds:
@@ -173,37 +160,7 @@ class Float16Form(Form[_Prepared, Draft]):
             return None
         fewer = _computed(before) - _computed(plan)
         why = f"{attempt.error} So more stays float32: nodes ({fewer}), inputs and outputs that hold such values."
-        return Draft(plan=plan, warnings=(why,))
-
-
-def float16(
-    job: Float16Job,
-    output: str | Path,
-    *,
-    verify: bool = True,
-    external_data: bool = False,
-    monitor: Monitor | None = None,
-) -> QuantizeResult:
-    """Write a model in 16 bits; see `quantkit.quantize_float16`.
-
-    Args:
-        job: What to write, and how.
-        output: Where to write.
-        verify: Load and run the result, and compare it with float, before it is written.
-        external_data: Write weights to a ``.data`` file beside the model.
-        monitor: Told what is done.
-    """
-    to = Output(path=Path(output), verify=verify, external_data=external_data)
-    return quantize(Float16Form(job, to, monitor))
-
-
-def plan_float16(job: Float16Job, monitor: Monitor | None = None) -> Plan:
-    """Make the plan of `float16`, and write nothing.
-
-    Raises:
-        QuantkitError: Model or data cannot be read.
-    """
-    return plan_only(Float16Form(job, Output(path=None), monitor))
+        return PlanDraft(plan=plan, warnings=(why,))
 
 
 def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
@@ -212,7 +169,7 @@ def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
     Raises:
         ModelError: Its opset is too old, and cannot be raised.
     """
-    job = Float16Job(source="")
+    job = Job(source="", options=Float16Settings())
     found = _ready(loaded, job)
     plan = plan_half(found.half, job.options)
     saved = sum(found.half.constants[name].nbytes // 2 for name in plan.half)
@@ -226,7 +183,7 @@ def held_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def _ready(source: LoadedModel, job: Float16Job) -> _Prepared:
+def _ready(source: LoadedModel, job: Job[Float16Settings]) -> _Prepared:
     """Raise the opset, store once what is there twice, and declare the types inside."""
     options = job.options
     model, notes, _ = float_copy(source.model, keep_inputs=options.keep_inputs, wide=False)

@@ -1,7 +1,7 @@
 """Static quantization: weights and activations in integers, with ranges that were calibrated on data."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,7 @@ from quantkit.model.graph.save import copy_of
 from quantkit.model.provenance import json_digest
 from quantkit.pipeline.checks import check_output_path, require_pair_safe, require_static, unfused
 from quantkit.pipeline.fit import excess_of
-from quantkit.pipeline.measure import Decision, decide, timing_notes
-from quantkit.pipeline.plan_prepared import check_plan, format_of, plan_of
-from quantkit.pipeline.prepare import STEPS, Held, Use, prepare
-from quantkit.pipeline.quantize import (
+from quantkit.pipeline.form import (
     Form,
     Job,
     LoadedModel,
@@ -29,13 +26,14 @@ from quantkit.pipeline.quantize import (
     Repair,
     ignored_requests,
     is_noise,
-    plan_only,
-    quantize,
     realize,
     require_change,
     require_signal,
     require_smaller,
 )
+from quantkit.pipeline.measure import Decision, decide, timing_notes
+from quantkit.pipeline.plan_prepared import check_plan, plan_of
+from quantkit.pipeline.prepare import STEPS, Held, Use, prepare
 from quantkit.pipeline.static_packing import Packing, StaticAttempt, StaticDraft
 from quantkit.pipeline.static_repairs import StaticRepairs, faults, is_poor
 from quantkit.pipeline.static_rounding import rounded
@@ -54,13 +52,6 @@ _INSTEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticJob(Job[StaticSettings]):
-    """What to quantize statically, and how; data is samples, or a calibration that was made before."""
-
-    options: StaticSettings = field(default_factory=StaticSettings)
-
-
 class StaticForm(Form[Prepared, StaticDraft]):
     """Runs in calibrated integers what is faster so.
 
@@ -69,12 +60,13 @@ class StaticForm(Form[Prepared, StaticDraft]):
         output: Where to write.
         monitor: Told what is done.
         plan: A plan to apply as it is, instead of making one.
-        output_format: How the result is written down; None: as the plan or the job says, else QDQ.
+        output_format: How the result is written down; None: as the job or the plan says, else QDQ.
         from_file: The plan was saved, and perhaps edited: the record names it even where the settings lead to the same.
     """
 
     kind = "static"
     steps = STEPS
+    takes_plan = True
     job: Job[StaticSettings]
 
     def __init__(
@@ -85,11 +77,14 @@ class StaticForm(Form[Prepared, StaticDraft]):
         *,
         plan: Plan | None = None,
         output_format: Format | None = None,
-        from_file: bool = False,
+        from_file: bool = True,
     ) -> None:
-        super().__init__(job, output, monitor)
-        asked = output_format or (plan and plan.output_format)
-        self.output_format = asked or format_of(job.options)
+        super().__init__(job, output, monitor, plan=plan)
+        asked = output_format or job.options.format or (plan and plan.output_format)
+        self.output_format = Format(asked or Format.QDQ)
+        check_settings(job.options, self.output_format)
+        if plan is not None:
+            check_target_of(plan, job.options.runs_on)
         self.given = plan and replace(
             plan, target=job.options.runs_on.name, output_format=self.output_format
         )
@@ -319,36 +314,6 @@ def _groups_noted(prepared: Prepared) -> list[str]:
     return [f"Moments in {count} groups: the data was run again for each, to keep to the memory."]
 
 
-def static(  # noqa: PLR0913 - one parameter per question
-    job: Job[StaticSettings],
-    output: str | Path,
-    *,
-    plan: Plan | None = None,
-    output_format: Format | None = None,
-    verify: bool = True,
-    external_data: bool = False,
-    monitor: Monitor | None = None,
-) -> QuantizeResult:
-    """Quantize a model with calibrated ranges and write it; see `quantkit.quantize_static`.
-
-    Args:
-        job: What to quantize, and how.
-        output: Where to write.
-        plan: An edited plan to apply, instead of making one.
-        output_format: How it is written down; None is as the job says, else the plan, else QDQ.
-        verify: Load and run the result, and compare it with float, before it is written.
-        external_data: Write weights to a ``.data`` file beside the model.
-        monitor: Told what is done.
-    """
-    asked = output_format or (job.options.format and format_of(job.options)) or None
-    to = Output(path=Path(output), verify=verify, external_data=external_data)
-    form = StaticForm(job, to, monitor, plan=plan, output_format=asked, from_file=plan is not None)
-    check_settings(job.options, form.output_format)
-    if plan is not None:
-        check_target_of(plan, job.options.runs_on)
-    return quantize(form)
-
-
 def realize_prepared(  # noqa: PLR0913 - one parameter per question
     prepared: Prepared,
     plan: Plan | None,
@@ -379,16 +344,11 @@ def realize_prepared(  # noqa: PLR0913 - one parameter per question
     """
     job: Job[StaticSettings] = prepared.job
     check_output_path(output, prepared.source, job.data)
-    if plan is not None:
-        check_target_of(plan, job.options.runs_on)
     to = Output(path=output, verify=verify, external_data=external_data)
-    form = StaticForm(job, to, monitor, plan=plan, output_format=output_format, from_file=from_file)
+    planned = None if plan is None else plan.output_format
+    form = StaticForm(
+        job, to, monitor, plan=plan, output_format=output_format or planned, from_file=from_file
+    )
     with form.files:
-        return realize(form, prepared)
-
-
-def plan_model(job: Job[StaticSettings], monitor: Monitor | None = None) -> Plan:
-    """Make the plan of `static`, and write nothing."""
-    form = StaticForm(job, Output(path=None), monitor)
-    check_settings(job.options, form.output_format)
-    return plan_only(form)
+        result: QuantizeResult = realize(form, prepared)
+    return result

@@ -4,8 +4,7 @@ A run that was killed goes on: its plan, and the codes of every weight that is s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -16,8 +15,7 @@ from quantkit.model.graph.channel_factors import write_divisors
 from quantkit.model.graph.save import copy_of
 from quantkit.model.provenance import json_digest
 from quantkit.pipeline.block_times import kept_out_of_blocks
-from quantkit.pipeline.partial import Partial, partial_folder
-from quantkit.pipeline.quantize import (
+from quantkit.pipeline.form import (
     Attempt,
     Form,
     Job,
@@ -25,15 +23,13 @@ from quantkit.pipeline.quantize import (
     Monitor,
     Output,
     Provenance,
-    QuantizeResult,
     Repair,
     ignored_requests,
-    plan_only,
-    quantize,
     require_change,
     require_signal,
     require_smaller,
 )
+from quantkit.pipeline.partial import Partial, partial_folder
 from quantkit.pipeline.timing import SLOWEST, ratio_to_float
 from quantkit.pipeline.weights_model import PreparedWeights, prepare_weights
 from quantkit.pipeline.weights_plan import WeightsDraft, is_measured, plan_weights_of, solve_codes
@@ -52,13 +48,6 @@ _DECIDED = "decided.json"
 _INSTEAD = "use more bits (--bits, --target-bits), smaller blocks, more samples, or leave layers in float (--exclude)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsJob(Job[WeightsSettings]):
-    """What to quantize in blocks, and how; weights are fitted to the data, if there is any."""
-
-    options: WeightsSettings = field(default_factory=WeightsSettings)
-
-
 _Attempt = Attempt[PreparedWeights, WeightsDraft]
 
 
@@ -67,17 +56,18 @@ class WeightsForm(Form[PreparedWeights, WeightsDraft]):
 
     kind = "weights"
     steps = _STEPS
-    job: WeightsJob
+    takes_plan = True
+    job: Job[WeightsSettings]
 
     def __init__(
         self,
-        job: WeightsJob,
+        job: Job[WeightsSettings],
         output: Output,
         monitor: Monitor | None = None,
+        *,
         plan: Plan | None = None,
     ) -> None:
-        super().__init__(job, output, monitor)
-        self.given = plan
+        super().__init__(job, output, monitor, plan=plan)
         self._origin: Provenance | None = None
 
     def prepare(self, source: LoadedModel) -> PreparedWeights:
@@ -230,31 +220,3 @@ def _timed(attempt: _Attempt, ratio: float | None) -> _Attempt:
     draft = attempt.draft
     warnings = (*draft.warnings, why) if why else draft.warnings
     return replace(attempt, draft=replace(draft, warnings=warnings, timed=True))
-
-
-def quantize_weights(
-    job: WeightsJob,
-    output: str | Path,
-    *,
-    plan: Plan | None = None,
-    verify: bool = True,
-    external_data: bool = False,
-    monitor: Monitor | None = None,
-) -> QuantizeResult:
-    """Quantize weights in blocks and write the model; see `quantkit.quantize_weights`.
-
-    Args:
-        job: What to quantize, and how.
-        output: Where to write.
-        plan: An edited plan to apply, instead of making one.
-        verify: Load and run the result, and compare it with float, before it is written.
-        external_data: Write weights to a ``.data`` file beside the model.
-        monitor: Told what is done.
-    """
-    to = Output(path=Path(output), verify=verify, external_data=external_data)
-    return quantize(WeightsForm(job, to, monitor, plan))
-
-
-def plan_weights(job: WeightsJob, monitor: Monitor | None = None) -> Plan:
-    """Make the plan of `quantize_weights`, and write nothing."""
-    return plan_only(WeightsForm(job, Output(path=None), monitor))

@@ -14,7 +14,7 @@ from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import software
-from quantkit.pipeline.forms.static import StaticJob
+from quantkit.pipeline.job import Job
 from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.tune.samples import Split
 from quantkit.pipeline.tune.search import Budget
@@ -75,9 +75,9 @@ class TuneJob:
             drop=drop, latency=given.max_latency, size=given.max_size, most=given.candidates
         )
 
-    def static_job(self, split: Split) -> StaticJob:
+    def static_job(self, split: Split) -> Job[StaticSettings]:
         """Return the static quantization that every candidate begins with."""
-        return StaticJob(
+        return Job(
             source=self.source,
             data=self.data,
             options=self.static,

@@ -1,14 +1,14 @@
 """The pipeline of every form of quantization: prepare -> plan -> [write -> check -> repair]* -> commit.
 
-A form (`Form`) says what each step is for static, dynamic, weight-only or float16 quantization; this module owns the order, the
+A form (`Form`) says what each step is, such as for static quantization; this module owns the order, the
 staging folder, the comparison with float, the record of origin, and the result. Nothing takes its place on disk before all of it holds.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -20,7 +20,7 @@ from quantkit._version import __version__
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.origin import calibration_origin, data_origin
-from quantkit.errors import VerifyError
+from quantkit.errors import UsageError, VerifyError
 from quantkit.files import scratch
 from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
@@ -37,50 +37,36 @@ from quantkit.pipeline.checks import (
     require_smaller,
     warnings_of,
 )
+from quantkit.pipeline.draft import Draft, PlanDraft
 from quantkit.pipeline.ignored import ignored_requests
-from quantkit.pipeline.job import Job, Output, kept_record
+from quantkit.pipeline.job import Job, Output
 from quantkit.pipeline.prepared import NOTHING_SEEN, FloatModel, Prepared, float_copy, with_opset
-from quantkit.pipeline.result import QuantizeResult
-from quantkit.quantize.plan import Kept, Plan
+from quantkit.pipeline.result import FormResult, QuantizeResult
+from quantkit.quantize.plan import Plan
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import readable_ir_version
 
 # All that a form needs is imported from here.
 __all__ = ["Attempt", "Draft", "FloatModel", "Form", "Job", "LoadedModel"]
-__all__ += ["Monitor", "Output", "Prepared", "Provenance", "QuantizeResult", "Reference"]
-__all__ += ["Repair", "float_copy", "ignored_requests", "is_noise", "noise", "plan_only"]
+__all__ += ["Monitor", "Output", "PlanDraft", "Prepared", "Provenance", "QuantizeResult"]
 __all__ += [
-    "quantize",
+    "FormResult",
+    "Reference",
+    "Repair",
+    "float_copy",
+    "ignored_requests",
+    "is_noise",
+    "noise",
+    "plan_only",
+]
+__all__ += [
     "realize",
     "require_change",
     "require_signal",
     "require_smaller",
+    "run_form",
     "with_opset",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A plan, and what led to it. A form may add to it in a subclass.
-
-    Attributes:
-        plan: What to do.
-        kept: Nodes that measuring left in float.
-        bits: Bits of weights in the file, where these are less than 8 or differ.
-        notes: What was done.
-        warnings: What the user should know.
-    """
-
-    plan: Plan
-    kept: Mapping[str, Kept] = field(default_factory=dict)
-    bits: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def decided(self) -> dict[str, Any]:
-        """What timing and data decided, for the record of origin."""
-        return {**kept_record(self.kept), **({"bits": dict(self.bits)} if self.bits else {})}
 
 
 P = TypeVar("P", bound=Prepared)
@@ -136,7 +122,7 @@ class Repair(Generic[P, D]):
 
 
 class Form(ABC, Generic[P, D]):
-    """One way to quantize a model: what each step of the pipeline is.
+    """One way to compress a model: what each step of the pipeline is.
 
     An instance is for one run.
 
@@ -144,14 +130,27 @@ class Form(ABC, Generic[P, D]):
         job: What is asked for.
         output: Where the result goes.
         monitor: Told what is done.
+        given: A plan to apply, instead of making one.
         files: Temporary folders that live until the result has its place.
         writes: Something will be written: then a plan that changes nothing is refused.
     """
 
     kind: ClassVar[str]  # in the record of origin
     steps: ClassVar[int] = 0  # that a monitor counts; 0: it only names them
+    reports: ClassVar[type[FormResult]] = QuantizeResult
+    takes_plan: ClassVar[bool] = False
 
-    def __init__(self, job: Job[Any], output: Output, monitor: Monitor | None = None) -> None:
+    def __init__(
+        self,
+        job: Job[Any],
+        output: Output,
+        monitor: Monitor | None = None,
+        *,
+        plan: Plan | None = None,
+    ) -> None:
+        if plan is not None and not self.takes_plan:
+            raise UsageError(f"A plan cannot be applied here: '{self.kind}' makes its own.")
+        self.given = plan
         self.job = job
         self.output = output
         self.monitor = monitor or Silent()
@@ -219,7 +218,7 @@ class Form(ABC, Generic[P, D]):
         require_smaller(attempt.prepared.source, attempt.nbytes)
 
     def inspect(self, attempt: Attempt[P, D]) -> dict[str, Any]:
-        """Look at what runs in the result; return `fusion` or `half` of `QuantizeResult`."""
+        """Look at what runs in the result; return the fields that `reports` adds to `FormResult`."""
         return {}
 
     def warnings(self, attempt: Attempt[P, D], common: list[str]) -> list[str]:
@@ -234,8 +233,8 @@ class Form(ABC, Generic[P, D]):
         """Be told how many weights of how many are written."""
 
 
-def quantize(form: Form[P, D]) -> QuantizeResult:
-    """Read the model that a form is to quantize, prepare it, and write the result.
+def run_form(form: Form[P, D]) -> Any:
+    """Read the model that a form is for, prepare it, write the result, and return what the form `reports`.
 
     Raises:
         QuantkitError: Says what is wrong and what to do. Nothing is written then.
@@ -251,7 +250,7 @@ def quantize(form: Form[P, D]) -> QuantizeResult:
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def plan_only(form: Form[P, D]) -> Plan:
+def plan_only(form: Form[P, D]) -> Any:
     """Return the plan of a form, and write nothing."""
     form.writes = False
     source = read_model(form.job.source)
@@ -259,7 +258,7 @@ def plan_only(form: Form[P, D]) -> Plan:
         return form.plan(form.prepare(source)).plan
 
 
-def realize(form: Form[P, D], prepared: P) -> QuantizeResult:
+def realize(form: Form[P, D], prepared: P) -> Any:
     """Plan a prepared model, write it, repair what misses something, and put the result in its place."""
     started, source, output = time.perf_counter(), prepared.source, form.output
     draft = form.solve(prepared, form.plan(prepared))
@@ -274,7 +273,7 @@ def realize(form: Form[P, D], prepared: P) -> QuantizeResult:
         external = stage.data_path is not None
         if output.path is not None:
             external = stage.commit() is not None
-    return QuantizeResult(
+    return form.reports(
         plan=found.draft.plan,
         input_bytes=source.nbytes,
         output_bytes=found.nbytes,
