@@ -29,12 +29,12 @@ portable: $(STAMP)  ## core tests on a simulated Windows and macOS: no POSIX nam
 # An exact version takes the CPU build where an index or a folder of wheels has one; a plain "torch" is CUDA on Linux.
 TORCH ?= torch==2.13.0
 
-test-export: $(STAMP)  ## exports from PyTorch; where that cannot be installed it is said, and they skip
+test-export: $(STAMP)  ## exports from PyTorch, and training with it; where that cannot be installed it is said, and they skip
 	@$(BIN)/python -c 'import torch' 2> /dev/null \
 	  || $(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' \
-	  || echo "$(TORCH) cannot be installed: the tests of its exports skip"
+	  || echo "$(TORCH) cannot be installed: the tests of its exports and of training skip"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[export]'
-	$(BIN)/pytest -rs tests/export
+	$(BIN)/pytest -rs tests/export tests/reduce/distill
 
 FUZZ_RUNS ?= 2000
 
