@@ -34,9 +34,13 @@ class Layout:
 
     def back(self, rows: NDArray[Any], dtype: IntType) -> NDArray[Any]:
         """Undo `rows`, into an integer type."""
+        return np.ascontiguousarray(self.shaped(rows).astype(dtype.storage))
+
+    def shaped(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Undo `rows`."""
         order = (self.channel, *self.summed)
         transposed = rows.reshape([self.shape[axis] for axis in order])
-        return np.ascontiguousarray(transposed.transpose(np.argsort(order)).astype(dtype.storage))
+        return transposed.transpose(np.argsort(order))
 
     @property
     def inputs(self) -> int:

@@ -135,6 +135,12 @@ KEEPS_RANK = frozenset(
 # Their result has as many axes as the input with most of them.
 BROADCASTS = frozenset({"Add", "Div", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
 
+# They combine values of the same place in all that they read, an extent of 1 standing for any other.
+ALIGNS = BROADCASTS - {"MatMul"} | {"PRelu", "Sum"}
+
+# They fold axes, or add and remove those of extent 1.
+UNIT_AXES = frozenset({"Flatten", "Squeeze", "Unsqueeze"})
+
 # They add up many values for each of their results.
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 
@@ -167,6 +173,25 @@ ENDS_IN_ACTIVATION = frozenset({"FusedConv", "FusedGemm", "Max"})
 
 # What comes out is what went in, perhaps in another type.
 COPIES = frozenset({"Cast", "Dropout", "Identity"})
+
+# Functions of single values, whatever stands next to them; other inputs bound or parametrize.
+FUNCTIONS = (
+    (ACTIVATIONS - {"PRelu"})
+    | COPIES
+    | {
+        *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "IsNaN", "Log", "Neg", "Not", "Reciprocal"),
+        *("Round", "Sign", "Sin", "Softsign", "Sqrt", "ThresholdedRelu"),
+    }
+)
+
+# They look at each channel of an image by itself.
+POOLS = AVERAGES - {"ReduceMean"} | {"GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"}
+NORMALIZES_CHANNELS = frozenset({"BatchNormalization", "InstanceNormalization"})
+SCALES_AXES = frozenset({"Resize", "Upsample"})
+
+# They compute one value from all along some axes, or from all of an axis.
+REDUCES = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
+SOFTMAXES = frozenset({"LogSoftmax", "Softmax"})
 
 # They combine two tensors, of which one is often a constant: a bias, a scale, a bound.
 ARITHMETIC = frozenset({"Add", "Div", "Max", "Mul", "Sub"})
