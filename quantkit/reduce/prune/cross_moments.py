@@ -1,0 +1,76 @@
+"""Second moments across two models: of what an operator reads in the float model, and behind what was changed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_RIDGE, _LEAST = 1e-3, 1e-6  # of the diagonal; of its mean
+
+
+@dataclass(slots=True)
+class CrossMoments:
+    """Sums over pairs of rows: what an operator reads in the float model (x), and behind what was changed (z).
+
+    Attributes:
+        count: How many pairs were seen.
+        total: Of x and of z, (2, groups, K).
+        cross: Of x z^T, (groups, K, K).
+        own: Of z z^T.
+    """
+
+    count: int = 0
+    total: Any = 0.0
+    cross: Any = 0.0
+    own: Any = 0.0
+
+    def observe(self, exact: NDArray[Any], rough: NDArray[Any]) -> None:
+        """Take in rows, (groups, rows, K) each."""
+        x, z = exact.astype(np.float64), rough.astype(np.float64)
+        self.count += x.shape[1]
+        self.total = self.total + np.stack([x.sum(axis=1), z.sum(axis=1)])
+        self.cross = self.cross + x.swapaxes(1, 2) @ z
+        self.own = self.own + z.swapaxes(1, 2) @ z
+
+    def moments(self, *, centred: bool) -> Floats:
+        """Return those of the rows behind what was changed, of one group, (K, K)."""
+        mean = self.total[1][0] / max(1, self.count)
+        found: Floats = self.own[0] / max(1, self.count)
+        return found - np.outer(mean, mean) if centred else found
+
+    def fitted(
+        self, weight: Floats, prior: Floats, kept: NDArray[np.bool_], *, centred: bool
+    ) -> tuple[Floats, Floats]:
+        """Return weights and the change of the bias that give what the float model computes, as far as rows tell.
+
+        Ridge regression to the weights that are there already, W' = P + (W X - P C)(C + L)^-1 with L = (1e-3 + K / 2 rows) diag(C).
+
+        Args:
+            weight: W, (groups, channels, K): what the float model multiplies by.
+            prior: P, the same without some inputs.
+            kept: Which inputs there are, (K,).
+            centred: A bias takes up the means; else there is none to change.
+        """
+        x, z = self.total / max(1, self.count)
+        cross, own = self.cross / self.count, self.own / self.count
+        if centred:
+            cross = cross - x[:, :, np.newaxis] * z[:, np.newaxis, :]
+            own = own - z[:, :, np.newaxis] * z[:, np.newaxis, :]
+        cross, own = cross[:, :, kept], own[:, kept][:, :, kept]
+        inputs = own.shape[-1]
+        diagonal = np.diagonal(own, axis1=1, axis2=2)
+        ridge = (_RIDGE + inputs / (2 * self.count)) * diagonal
+        least = _LEAST * diagonal.mean(axis=-1, keepdims=True)
+        damped = own + np.where(ridge > least, ridge, least + 1e-30)[:, :, np.newaxis] * np.eye(
+            inputs
+        )
+        missing = weight @ cross - prior[:, :, kept] @ own
+        found = np.zeros_like(prior)
+        found[:, :, kept] = prior[:, :, kept] + np.linalg.solve(
+            damped, missing.swapaxes(1, 2)
+        ).swapaxes(1, 2)
+        shift = np.einsum("gnk,gk->gn", weight, x) - np.einsum("gnk,gk->gn", found, z)
+        return found, shift.reshape(-1) if centred else np.zeros(shift.size)
