@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.console import line, marked, print_notes, write_json
-from quantkit.cli.data_flags import PreparationFlags, model_of
 from quantkit.cli.flags import Flags, expanded
-from quantkit.cli.options import JsonOption
+from quantkit.cli.options import JsonOption, PreparationFlags, model_of
 from quantkit.cli.progress import progress
 from quantkit.numbers import human
 from quantkit.settings import GateSettings, PackageSettings, load_recipe

@@ -1,23 +1,42 @@
-"""`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`; and `quantkit demo`, an evaluation of an embedded model."""
+"""`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`, `quantkit demo`, and how an evaluation looks in a terminal."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import line
-from quantkit.cli.data_flags import DataFlags, data_in
-from quantkit.cli.evaluation_view import present
+from quantkit.cli.console import (
+    Column,
+    escape,
+    fitted_table,
+    line,
+    marked,
+    output,
+    print_notes,
+    shortened,
+    write_json_text,
+)
 from quantkit.cli.flags import Flags, expanded
-from quantkit.cli.gate import GateFlags
-from quantkit.cli.options import JsonOption
+from quantkit.cli.gate import COLOURS, GateFlags, objection_lines
+from quantkit.cli.options import DataFlags, JsonOption, data_in
 from quantkit.cli.progress import watching
 from quantkit.errors import UsageError
+from quantkit.numbers import human
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from quantkit.result import Evaluated, Metric, Result
+
+
 _PANEL = "What is measured"
+
+_WIDTH = 80  # characters that any terminal shows
+_DECIBELS = "SQNR in dB against float: 20 dB = 10 % error, 40 dB = 1 %; higher is better"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +150,127 @@ def refuse_code(recipe: Recipe, metric: str | None) -> None:
             f"quantkit.toml names code to import, metric = '{named}', which is only done when you say so: "
             f"add --metric {shlex.quote(named)}, or remove the line."
         )
+
+
+def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -> None:
+    """Print an evaluation, or its JSON."""
+    from quantkit.result import result_text
+
+    if as_json:
+        write_json_text(result_text(result))
+        return
+    output().print(evaluation_table(result))
+    line(_DECIBELS)
+    for text in _candidate_lines(result):
+        marked(text)
+    print_notes((*result.notes, *_warnings(result)))
+    written, page, text_file = files
+    line(f"report: {page}")
+    drawing = page.with_name("graph.html")
+    others = (written, text_file, *((drawing,) if drawing.is_file() else ()))
+    line(f"also:   {', '.join(map(str, others))}")
+    rule = "" if result.verdicts else _fitting_rule(result)
+    gate = f"quantkit gate {shlex.quote(str(files[0]))}{rule}"
+    line(f"next:   {gate}")
+
+
+def _fitting_rule(result: "Result") -> str:
+    """Return a rule that can be judged with what was measured."""
+    metric, first = result.float_model.metric, result.candidates[0]
+    if metric is not None:
+        return " --max-drop 1%"
+    decides = first.drift is not None and first.drift.decision is not None
+    return " --max-flips 1%" if decides else " --min-sqnr-db 20"
+
+
+def _candidate_lines(result: "Result") -> list[str]:
+    """Return what can be said of each candidate: the verdict, and which rules it does not keep."""
+    verdicts = {v.candidate: v for v in result.verdicts}
+    lines = []
+    for model in result.candidates:
+        verdict, said = verdicts.get(model.name), model.drift.sentence if model.drift else ""
+        word = f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/] " if verdict else ""
+        lines.append(f"{word}[bold]{escape(model.name)}[/]: {escape(said)}")
+        lines += _sample_lines(model)
+        if verdict is not None:
+            lines += objection_lines(verdict)
+            broken = (rule for rule in verdict.rules if rule.outcome != "pass")
+            lines += [f"    {escape(rule.sentence)}" for rule in broken]
+        lines += [f"    [cyan]advice:[/] {escape(advice)}" for advice in model.advice]
+    return lines
+
+
+def _sample_lines(model: "Evaluated") -> list[str]:
+    """Return one line: the quantiles of the output that has the lowest 1st percentile; none for files of older versions."""
+    if model.drift is None or model.worst_percentile is None:
+        return []
+    output, found = model.worst_percentile
+    head, tail = "    SQNR per sample", f": {found}"
+    if len(model.drift.outputs) > 1:
+        room = _WIDTH - len(f"{head} of ''{tail}")
+        head += f" of '{shortened([output.output], room)[0]}'"
+    return [escape(f"{head}{tail}")]
+
+
+def _warnings(result: "Result") -> list[str]:
+    return [f"{model.name}: {text}" for model in result.models for text in model.remarks]
+
+
+def evaluation_table(result: "Result") -> "Table":
+    """Return all models side by side, float first; names are cut before a column is left out."""
+    data, metric = result.data, result.float_model.metric
+    title = f"{result.title}: {data.samples:,} samples of {data.location}"
+    heads = [metric.name.replace(" ", "\n"), "drop", "at\nmost"] if metric else []
+    heads = ["model", "size", *heads, "flips", "SQNR\ndB", "time", "int8"]
+    rows = []
+    for model in result.models:
+        figures = [_value(model.metric), *_drop(model.metric)] if metric else []
+        size = human(model.size.disk) if model.role == "float" else f"{model.size.ratio:.1%}"
+        row = (size, *figures, _flips(model), _sqnr(model), _latency(model), _share(model))
+        rows.append((model.name, *row))
+    return fitted_table(title, [Column(title=head) for head in heads], rows)
+
+
+def _value(metric: "Metric | None") -> str:
+    if metric is None:
+        return "-"
+    return metric.value_text
+
+
+def _drop(metric: "Metric | None") -> tuple[str, str]:
+    """Return the drop and the bad end of its interval, in points where the metric is a fraction."""
+    if metric is None or metric.drop is None:
+        return "-", "-"
+    ends = (metric.drop, metric.drop_interval.high if metric.drop_interval else None)
+    worst, bad = ("-" if end is None else _difference(end, metric) for end in ends)
+    return worst, bad
+
+
+def _difference(value: float, metric: "Metric") -> str:
+    return f"{value * 100:.2f}" if metric.is_fraction else f"{value:.3g}"
+
+
+def _flips(model: "Evaluated") -> str:
+    decision = model.drift.decision if model.drift else None
+    return "-" if decision is None else f"{decision.flip_rate:.1%}"
+
+
+def _sqnr(model: "Evaluated") -> str:
+    worst = model.worst_output
+    if worst is None:
+        return "-"
+    if worst.not_finite:
+        return "not finite"
+    return "same" if worst.sqnr_db is None else f"{worst.sqnr_db:.1f}"
+
+
+def _latency(model: "Evaluated") -> str:
+    timed = model.typical_latency
+    if timed is None:
+        return "-"
+    return f"{timed.median_ms:.2f} ms" if model.role == "float" else f"{timed.ratio:.2f}"
+
+
+def _share(model: "Evaluated") -> str:
+    runtime = model.runtime
+    return "-" if runtime is None else f"{runtime.integer}/{runtime.products}"

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkit.cli.console import print_notes, write_json
-from quantkit.cli.data_flags import DataFlags, data_in
+from quantkit.cli.evaluate import present as present_evaluation
 from quantkit.cli.evaluate import refuse_code
-from quantkit.cli.evaluation_view import present as present_evaluation
 from quantkit.cli.flags import Flags, expanded
-from quantkit.cli.options import JsonOption, one_output
+from quantkit.cli.options import DataFlags, JsonOption, data_in, one_output
 from quantkit.cli.progress import progress, watching
 from quantkit.cli.result_view import present, present_exported
 from quantkit.cli.tasks import MethodFlags, StaticFlags, run_task, static_task

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import escape, line, marked, output, write_json
+from quantkit.cli.console import (
+    Column,
+    escape,
+    fitted_table,
+    line,
+    marked,
+    new_table,
+    output,
+    write_json,
+)
 from quantkit.cli.flags import expanded
 from quantkit.cli.options import JsonOption
-from quantkit.cli.plan_view import plan_table
 from quantkit.cli.progress import progress
-from quantkit.cli.tables import Column, fitted_table, new_table
+from quantkit.cli.result_view import plan_table
 from quantkit.numbers import human
 
 if TYPE_CHECKING:

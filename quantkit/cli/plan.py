@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkit.cli.console import line, write_json
-from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import Command, Flags, Group, expanded
-from quantkit.cli.options import JsonOption, ModelArgument
-from quantkit.cli.plan_view import print_plan
+from quantkit.cli.options import DataFlags, JsonOption, ModelArgument
 from quantkit.cli.progress import watching
+from quantkit.cli.result_view import print_plan
 from quantkit.cli.tasks import (
     Float16Flags,
     MethodFlags,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import Command, Flags, Group, expanded
 from quantkit.cli.options import (
+    DataFlags,
     OutputOption,
     PlanOption,
     SavePlanOption,

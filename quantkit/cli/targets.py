@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import escape, line, marked, output, write_json
+from quantkit.cli.console import Column, escape, fitted_table, line, marked, output, write_json
 from quantkit.cli.flags import expanded
 from quantkit.cli.options import JsonOption
-from quantkit.cli.tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

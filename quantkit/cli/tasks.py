@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.data_flags import DataFlags, data_in, model_of
 from quantkit.cli.flags import Flags
+from quantkit.cli.options import DataFlags, data_in, model_of
 from quantkit.cli.progress import stages, watching
 from quantkit.errors import UsageError
 from quantkit.settings import (

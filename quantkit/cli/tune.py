@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.console import line, marked, output, print_notes, write_json
-from quantkit.cli.data_flags import DataFlags, data_in, model_of
+from quantkit.cli.console import Column, fitted_table, line, marked, output, print_notes, write_json
 from quantkit.cli.evaluate import refuse_code
 from quantkit.cli.flags import Flags, expanded
-from quantkit.cli.options import JsonOption, ModelArgument
+from quantkit.cli.options import DataFlags, JsonOption, ModelArgument, data_in, model_of
 from quantkit.cli.progress import watching
-from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import InterruptedRunError, UsageError
 from quantkit.settings import EvaluateSettings, StaticSettings, TuneSettings, load_recipe
 from quantkit.settings.declare import declared

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import escape, marked, output, write_json
-from quantkit.cli.data_flags import DataFlags
+from quantkit.cli.console import escape, marked, new_table, output, write_json
 from quantkit.cli.flags import expanded
-from quantkit.cli.options import JsonOption
+from quantkit.cli.options import DataFlags, JsonOption
 from quantkit.cli.progress import progress
-from quantkit.cli.tables import new_table
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:

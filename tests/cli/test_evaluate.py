@@ -16,7 +16,7 @@ from result_cases import example_result
 
 from quantkit import GateSettings, QUInt8, evaluate_models, quantize_dynamic, quantize_static
 from quantkit.cli.app import run
-from quantkit.cli.evaluation_view import present
+from quantkit.cli.evaluate import present
 from quantkit.errors import UsageError
 from quantkit.result import Interval, OutputDrift, Result, load_result
 from quantkit.samples import fashion_mnist

@@ -14,10 +14,10 @@ from result_cases import example_result
 from rich.console import Console
 
 import quantkit
-from quantkit.cli.calibration_view import _table as calibration_table
-from quantkit.cli.evaluation_view import evaluation_table, present
+from quantkit.cli.calibrate import _table as calibration_table
+from quantkit.cli.console import Column, fitted_table, shortened
+from quantkit.cli.evaluate import evaluation_table, present
 from quantkit.cli.progress import _print_description
-from quantkit.cli.tables import Column, fitted_table, shortened
 from quantkit.data.model import Description
 from quantkit.pipeline.tune.samples import Split
 from quantkit.result import OutputDrift

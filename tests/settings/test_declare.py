@@ -15,9 +15,9 @@ from static_cases import chain, planned
 from calibrators import plugins
 from quantkit import targets
 from quantkit.cli.app import run
-from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import Flags
 from quantkit.cli.gate import GateFlags
+from quantkit.cli.options import DataFlags
 from quantkit.cli.tasks import Float16Flags, MethodFlags, StaticFlags
 from quantkit.errors import UsageError
 from quantkit.pipeline.evaluate import EvaluateOptions
