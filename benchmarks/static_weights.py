@@ -28,8 +28,7 @@ from quantkit.numerics.second_order import output_error
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.pipeline.prepared import FloatModel
 from quantkit.pipeline.static_model import runnable, simplified
-from quantkit.quantize.solve.rounding import peak_scale, safe_scale
-from quantkit.quantize.solve.weights import moment_request, moment_requests
+from quantkit.quantize.solve.weights import moment_request, moment_requests, peak_scale, safe_scale
 from quantkit.settings import StaticSettings
 
 Array = NDArray[Any]

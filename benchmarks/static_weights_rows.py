@@ -13,7 +13,7 @@ from quantkit.model.graph.products import Layout, Product
 from quantkit.model.ops.view import View
 from quantkit.numerics.dtypes import INT8
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
-from quantkit.quantize.solve.rounding import Rounding, peak_scale, solve_weight
+from quantkit.quantize.solve.weights import Rounding, peak_scale, solve_weight
 from quantkit.spec import PerAxis, QuantSpec
 
 __all__ = ["VARIANTS", "Layer", "Rounded", "is_reorderable"]

@@ -5,20 +5,18 @@ numpy only; they know arrays and nothing of graphs, so weights and activations u
     ranges      ranges of one array at hand (weights)
     sketch      a mergeable summary of a stream of arrays (activations)
     methods     ranges from a sketch
-    moments     what rounding, smoothing and bias correction need of channels
+    moments     extremes, means, variances and products of channels, for rounding, smoothing and bias correction
     registry    calibrators by name, plug-ins included
     plugins     what other packages add, read in one way for all kinds
-    extremes    minimum and maximum of each channel, for smoothing and equalization
     tails       ranges for inputs that calibration has not seen
     patches     moments of what a Conv or a matrix product reads, for rounding and bias correction
     testing     the laws, for anyone's calibrator
 """
 
-from calibrators.exact import ExactSum
-from calibrators.extremes import ChannelExtremes
+from calibrators._tally import ExactSum
 from calibrators.histogram import Histogram
 from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
-from calibrators.moments import ChannelMoments, SecondMoment
+from calibrators.moments import ChannelExtremes, ChannelMoments, SecondMoment
 from calibrators.moving_average import MovingAverage
 from calibrators.patches import PatchMoments, Window
 from calibrators.protocol import Calibrator, Method, State, Statistic

@@ -12,6 +12,76 @@ from calibrators._tally import Tallied, Tally, as_float32, rows_of
 from calibrators.protocol import State
 
 
+class ChannelExtremes:
+    """Minimum and maximum of each channel along `axis`; NaN and infinities are left out.
+
+    Invariants: ``low <= 0 <= high`` (a range holds zero); one number of channels for good.
+    """
+
+    ordered: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    __slots__ = ("axis", "high", "low")
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+        self.low: NDArray[np.float32] = np.zeros(0, np.float32)
+        self.high: NDArray[np.float32] = np.zeros(0, np.float32)
+
+    def observe(self, array: NDArray[Any]) -> None:
+        """Take in one array.
+
+        Raises:
+            ValueError: The number of channels differs from before.
+        """
+        if array.size == 0:
+            return
+        x = as_float32(array)
+        others = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
+        with np.errstate(invalid="ignore"):
+            low, high = x.min(axis=others, initial=0), x.max(axis=others, initial=0)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            x = np.where(np.isfinite(x), x, np.float32(0))
+            low, high = x.min(axis=others, initial=0), x.max(axis=others, initial=0)
+        # Without the sign of zero: which of two zeros is the smaller would depend on the order.
+        self._take(low + np.float32(0), high + np.float32(0))
+
+    def merge(self, other: Self) -> None:
+        """Take in what `other` saw.
+
+        Raises:
+            ValueError: The axis or the number of channels differs.
+        """
+        _same_axis(self.axis, other.axis)
+        if other.low.size:
+            self._take(other.low, other.high)
+
+    def _take(self, low: NDArray[np.float32], high: NDArray[np.float32]) -> None:
+        _expect(self.low.size or low.size, low.size, self.axis)
+        self.low = np.minimum(self.low, low) if self.low.size else low.copy()
+        self.high = np.maximum(self.high, high) if self.high.size else high.copy()
+
+    @property
+    def largest(self) -> NDArray[np.float32]:
+        """The largest magnitude of each channel."""
+        return np.maximum(-self.low, self.high)
+
+    def state(self) -> State:
+        """Return what is known."""
+        return {
+            "axis": np.array([self.axis], np.int64),
+            "low": self.low.copy(),
+            "high": self.high.copy(),
+        }
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """Build the extremes that had this state."""
+        found = cls(int(state["axis"][0]))
+        found.low, found.high = state["low"].copy(), state["high"].copy()
+        return found
+
+
 class ChannelMoments(Tallied):
     """Extremes, count, mean and variance of each channel along `axis`.
 
@@ -148,11 +218,11 @@ class SecondMoment:
 def _expect(channels: int, found: int, axis: int) -> None:
     if channels != found:
         raise ValueError(
-            f"Moments of {channels} channels met {found} along axis {axis}; "
+            f"Statistics of {channels} channels met {found} along axis {axis}; "
             "an axis of changing length has no channels."
         )
 
 
 def _same_axis(mine: int, its: int) -> None:
     if mine != its:
-        raise ValueError(f"Cannot merge moments along axis {its} into those along axis {mine}.")
+        raise ValueError(f"Cannot merge statistics along axis {its} into those along axis {mine}.")

@@ -16,7 +16,7 @@ from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8, IntType, int_type
 
 LEFT_OUT: Mapping[str, bool] = MappingProxyType({"left_out": True})
-"""Metadata of a field that files do not hold where it has its default (`quantkit.quantize.plan.codec`)."""
+"""Metadata of a field that files do not hold where it has its default (`quantkit.quantize.plan.model`)."""
 
 
 class QuantType(Enum):

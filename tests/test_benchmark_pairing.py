@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pairing import pairing
 
-from quantkit.quantize.solve.rounding import peak_scale, safe_scale
+from quantkit.quantize.solve.weights import peak_scale, safe_scale
 
 Array = NDArray[Any]
 

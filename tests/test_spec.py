@@ -9,7 +9,7 @@ from onnxruntime.quantization import QuantType as OrtQuantType
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT2, INT4, INT8, INT16, UINT4, UINT8, UINT16, IntType
-from quantkit.quantize.plan.codec import from_plain, to_plain
+from quantkit.quantize.plan.model import from_plain, to_plain
 from quantkit.spec import (
     Granularity,
     PerAxis,

@@ -11,7 +11,7 @@ from quantkit.calibration.container import is_container
 from quantkit.errors import UsageError
 from quantkit.model.graph.load import model_files
 from quantkit.quantize.plan import diff_plans, read_plan, write_plan
-from quantkit.quantize.plan.plan_file import FORMAT as PLAN_FORMAT
+from quantkit.quantize.plan.model import FORMAT as PLAN_FORMAT
 from quantkit.settings import DataSettings
 
 __all__ = ["PLAN_FORMAT", "diff_plans", "files_read", "is_container", "model_files"]

@@ -4,7 +4,7 @@ A task is a job and a range of batches; workers open the model and read the samp
 mean the same on every machine. A lost worker's shards are given to others by dask; where nobody is left, the run ends
 with an error and is continued by the same command.
 
-On this machine quantkit's own processes work (`quantkit.calibration.local`): a local cluster would listen on a port, and run
+On this machine quantkit's own processes work (`quantkit.calibration.run`): a local cluster would listen on a port, and run
 whatever any user of the machine sends it.
 """
 

@@ -22,8 +22,8 @@ from quantkit.cli.progress import watching
 from quantkit.cli.tasks import MethodFlags
 from quantkit.errors import InterruptedRunError, UsageError
 from quantkit.files import check_outputs, check_unasked, replace_text
-from quantkit.numbers import human
 from quantkit.settings import CalibrateSettings, Recipe, load_recipe
+from quantkit.text import human
 
 if TYPE_CHECKING:
     from rich.table import Table

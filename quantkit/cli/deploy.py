@@ -10,11 +10,11 @@ from quantkit.cli.console import line, marked, print_notes, write_json
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import JsonOption, PreparationFlags, model_of
 from quantkit.cli.progress import progress
-from quantkit.numbers import human
 from quantkit.settings import GateSettings, PackageSettings, load_recipe
 from quantkit.settings.declare import declared
 from quantkit.settings.gate import LIVE_RULES
 from quantkit.settings.serve import SERVE_KINDS
+from quantkit.text import human
 
 if TYPE_CHECKING:
     from quantkit.api.results import Packaged

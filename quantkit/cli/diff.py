@@ -11,9 +11,8 @@ from quantkit.cli.flags import expanded
 from quantkit.cli.options import DataFlags, JsonOption
 from quantkit.cli.progress import progress, watching
 from quantkit.errors import UsageError
-from quantkit.numbers import human
 from quantkit.settings import load_recipe
-from quantkit.text import printable
+from quantkit.text import human, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

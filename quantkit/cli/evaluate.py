@@ -24,8 +24,8 @@ from quantkit.cli.gate import COLOURS, GateFlags, objection_lines
 from quantkit.cli.options import DataFlags, JsonOption, data_in
 from quantkit.cli.progress import watching
 from quantkit.errors import UsageError
-from quantkit.numbers import human
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
+from quantkit.text import human
 
 if TYPE_CHECKING:
     from rich.table import Table

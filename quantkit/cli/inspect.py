@@ -20,7 +20,7 @@ from quantkit.cli.flags import expanded
 from quantkit.cli.options import JsonOption
 from quantkit.cli.progress import progress
 from quantkit.cli.result_view import plan_table
-from quantkit.numbers import human
+from quantkit.text import human
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,8 +16,8 @@ from quantkit.cli.console import (
     print_notes,
     write_json,
 )
-from quantkit.numbers import human
 from quantkit.settings import StaticSettings
+from quantkit.text import human
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

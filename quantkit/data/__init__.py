@@ -9,11 +9,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from quantkit.data import detect
-from quantkit.data.batch import batches, order
 from quantkit.data.blocks import Trial
 from quantkit.data.boxes import Boxes
-from quantkit.data.feeds import collate
-from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
+from quantkit.data.model import (
+    Description,
+    InputSpec,
+    Label,
+    Padding,
+    Sample,
+    Samples,
+    Stream,
+    batches,
+    collate,
+    order,
+)
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
 

@@ -2,7 +2,7 @@
 
 Truncated to `max_length`; padded only where the model's sequence extent is fixed. Whatever padding
 tokenizer.json has stored is switched off: a batch is padded to its longest text when it is made
-(`quantkit.data.batch.collate`), and a text run alone needs none.
+(`quantkit.data.model.collate`), and a text run alone needs none.
 """
 
 import json

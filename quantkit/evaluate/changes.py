@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from quantkit.evaluate.match.pair import ModelPair
 from quantkit.model.graph.protos import proto_graphs
-from quantkit.model.graph.size import Accounts
-from quantkit.model.graph.tensor_causes import WEIGHTS
+from quantkit.model.graph.size import WEIGHTS, Accounts
 from quantkit.result import Changes, OperatorChange
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})

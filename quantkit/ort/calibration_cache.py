@@ -22,9 +22,9 @@ from quantkit.calibration.points import Points
 from quantkit.calibration.requests import MinMaxOf, RunningMinMax
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder, replace_text
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import load
 from quantkit.model.graph.shapes import infer_types
+from quantkit.model.provenance import model_digest
 from quantkit.ort.extra_options import METHODS
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.runtime.session import load_model

@@ -15,16 +15,15 @@ from quantkit.errors import UsageError
 from quantkit.model.graph.save import copy_of, skeleton
 from quantkit.model.ops.view import View
 from quantkit.model.provenance import Provenance, text_of
-from quantkit.numbers import human
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.quantize.plan import Plan, SolvedIntegers, WeightPlan
-from quantkit.quantize.plan.blocks import packed_bytes
+from quantkit.quantize.plan.blocks import PACKED_NODES, int8_grid, packed_bytes, with_bits
 from quantkit.quantize.plan.budget import Choices, bits_within
 from quantkit.quantize.plan.model import kernel_bits
-from quantkit.quantize.plan.packing import PACKED_NODES, int8_grid, with_bits
 from quantkit.quantize.solve.sensitivity import PROBED, errors_by_bits, weight_noise
 from quantkit.runtime.check_result import LARGE
 from quantkit.spec import PerAxis
+from quantkit.text import human
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)

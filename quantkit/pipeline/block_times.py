@@ -10,7 +10,6 @@ import onnx_ir as ir
 from quantkit.files import scratch
 from quantkit.model.graph.save import Stage
 from quantkit.model.ops.view import View
-from quantkit.numbers import counted
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Mode, NodePlan, Plan, SolvedIntegers, WeightPlan
@@ -18,6 +17,7 @@ from quantkit.reasons import Why, because
 from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.runtime.timing import time_models
+from quantkit.text import counted
 
 _SECONDS = 0.08  # for each file and number of rows
 _TRIES = 2  # to measure a ratio that is plausible

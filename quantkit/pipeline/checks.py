@@ -9,13 +9,12 @@ import onnx_ir as ir
 
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import check_outputs
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.unpack import unpack
 from quantkit.model.ops import Kernel, fact_of
 from quantkit.model.ops.integer_ops import quantized_among
-from quantkit.model.provenance import Provenance
+from quantkit.model.provenance import Provenance, model_digest
 from quantkit.pipeline.result import AnyPlan
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, Verification

@@ -27,12 +27,12 @@ from quantkit.model.provenance import (
     source_text,
     write_model,
 )
-from quantkit.numbers import human
 from quantkit.quantize.rewrite.simplify import SimplifyReport, simplify
 from quantkit.runtime.session import load_model, readable_ir_version, runtime_limits
 from quantkit.settings import ExportSettings
 from quantkit.settings.carried import Carried, carried_text
 from quantkit.settings.record import CARRIED, to_record
+from quantkit.text import human
 
 _OPSET = 21
 _RANDOM = frozenset(

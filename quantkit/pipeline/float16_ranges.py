@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from quantkit.calibration import Calibration, CalibratorOf, MinMaxOf, Request
+from quantkit.calibration.audit import require_values
 from quantkit.calibration.collect import CalibrateOptions, collect
 from quantkit.calibration.container import is_calibration
 from quantkit.calibration.monitor import Monitor
-from quantkit.calibration.notes import require_values
 from quantkit.calibration.opened import OpenedData, opened_for
 from quantkit.calibration.points import Points
 from quantkit.calibration.requests import RunningMinMax
@@ -14,7 +14,7 @@ from quantkit.errors import UsageError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.view import HalfView
 from quantkit.pipeline.job import Job
-from quantkit.quantize.plan.half_nodes import Ranges
+from quantkit.quantize.plan.half import Ranges
 from quantkit.settings import Float16Settings
 
 

@@ -22,10 +22,9 @@ from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.origin import calibration_origin, data_origin
 from quantkit.errors import UsageError, VerifyError
 from quantkit.files import scratch
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage, staged
-from quantkit.model.provenance import ModelOrigin, Provenance, write_model
+from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, write_model
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.checks import (
     is_noise,

@@ -19,7 +19,6 @@ from quantkit.model.graph.unpack import unpack
 from quantkit.model.ops.integer_ops import BLOCKWISE, quantized_among
 from quantkit.model.ops.view import View
 from quantkit.model.provenance import source_of
-from quantkit.numbers import human
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
 from quantkit.pipeline.foresight import foresee
 from quantkit.quantize.plan import Plan
@@ -27,6 +26,7 @@ from quantkit.quantize.plan.blocks import slow_path
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings.record import to_record
+from quantkit.text import human
 
 _SHOWN = 5  # of a kind, when printed
 _SLOW = ", the slow path of its kernel"

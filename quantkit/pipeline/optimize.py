@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import check_outputs, scratch
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.opset import raise_opset
 from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.save import Stage, staged
-from quantkit.model.provenance import ModelOrigin, Provenance, write_model
-from quantkit.numbers import human
+from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, write_model
 from quantkit.numerics.affine import sqnr
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.checks import require_same
@@ -29,6 +27,7 @@ from quantkit.runtime.check_result import LARGE, Reference, Verification, run_fl
 from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import load_model, make_session, readable_ir_version
 from quantkit.settings.record import to_record
+from quantkit.text import human
 
 # Folding 21 to 52 BatchNormalizations of a float32 model was measured at 118 to 128 dB, everything else is
 # closer. Far below that something other than rounding has happened.

@@ -25,8 +25,8 @@ from quantkit.files import make_scratch, scratch
 from quantkit.installation import install_command
 from quantkit.model.graph.load import LoadedModel, load
 from quantkit.model.provenance import software
-from quantkit.numbers import human
 from quantkit.settings import Recipe
+from quantkit.text import human
 
 if TYPE_CHECKING:
     from quantkit.deploy.package.sample import Sample

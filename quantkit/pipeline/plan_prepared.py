@@ -7,9 +7,9 @@ from types import MappingProxyType
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.requests import CalibratorOf
 from quantkit.errors import UsageError
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.view import View
+from quantkit.model.provenance import model_digest
 from quantkit.pipeline.prepared import FloatModel, Prepared
 from quantkit.quantize.plan import (
     Format,

@@ -13,9 +13,8 @@ from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
-from quantkit.model.digests import content_digest
 from quantkit.model.graph.load import model_files
-from quantkit.model.provenance import Provenance, read_provenance
+from quantkit.model.provenance import Provenance, content_digest, read_provenance
 from quantkit.pipeline.draft import kept_of
 from quantkit.pipeline.form import run_form
 from quantkit.pipeline.forms import form_of, settings_of

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Protocol
 
-from quantkit.numbers import human
 from quantkit.quantize.plan import Plan
 from quantkit.runtime.check_result import Verification
 from quantkit.runtime.kernels import Fusion, HalfKernels
+from quantkit.text import human
 
 _SHOWN = 3  # warnings
 

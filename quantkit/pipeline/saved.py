@@ -31,11 +31,10 @@ from quantkit.errors import (
     as_os_error,
 )
 from quantkit.files import scratch
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.channel_factors import KEY, Divisors, read_divisors, write_divisors
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage
-from quantkit.model.provenance import json_digest
+from quantkit.model.provenance import json_digest, model_digest
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import FloatModel, Moments, Prepared, Turns
 from quantkit.quantize.plan.measured import Costs

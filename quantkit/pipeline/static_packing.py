@@ -18,7 +18,7 @@ from quantkit.pipeline.form import Attempt, Monitor, PlanDraft, Prepared, Proven
 from quantkit.pipeline.static_model import runnable
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Plan, SolvedIntegers
-from quantkit.quantize.plan.packing import same_bits, with_bits
+from quantkit.quantize.plan.blocks import same_bits, with_bits
 from quantkit.quantize.solve.blocks import BlockSettings, solve_blind
 from quantkit.quantize.solve.weights import still_static
 from quantkit.runtime.check_result import Verification

@@ -10,8 +10,7 @@ from quantkit.pipeline.prepare import memory_left, observe_again
 from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.static_model import STEPS, runnable
 from quantkit.quantize.plan import Plan, SolvedIntegers
-from quantkit.quantize.solve.rounding import Rounding
-from quantkit.quantize.solve.weights import is_static, moment_request, solve
+from quantkit.quantize.solve.weights import Rounding, is_static, moment_request, solve
 from quantkit.targets import cores
 
 

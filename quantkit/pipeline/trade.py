@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from quantkit.calibration.monitor import Monitor
 from quantkit.files import scratch
-from quantkit.numbers import counted
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.measure import write_draft
 from quantkit.pipeline.prepared import Feeds, Prepared
@@ -26,6 +25,7 @@ from quantkit.quantize.solve.losses import Meter
 from quantkit.quantize.solve.weights import still_static
 from quantkit.reasons import Why, because
 from quantkit.runtime.session import RUNTIME_ERRORS
+from quantkit.text import counted
 
 _MORE_TIME, _FOR_DB = 0.02, 0.5  # at most this share of the time, for at least so many dB
 _MORE_BYTES, _FOR_FREE_DB = 0.01, 0.05  # the same of the bytes of all weights

@@ -17,18 +17,18 @@ from quantkit.calibration.opened import opened_for
 from quantkit.calibration.origin import calibration_digest
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
-from quantkit.model.digests import content_digest, model_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import (
     Provenance,
+    content_digest,
     cpu_name,
     is_sealed,
+    model_digest,
     provenance_from_text,
     read_entry,
     software,
     source_of,
 )
-from quantkit.numbers import counted
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.checks import is_noise, noise
 from quantkit.runtime.check_result import Reference, Verification, run_float
@@ -36,7 +36,7 @@ from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.recorded import data_settings_of
-from quantkit.text import printable
+from quantkit.text import counted, printable
 
 Outcome = Literal["ok", "wrong", "unknown"]
 _SHOWN = 12  # digits of a hash that tell two apart

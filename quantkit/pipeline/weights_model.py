@@ -24,9 +24,8 @@ from quantkit.model.provenance import DataOrigin
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
 from quantkit.quantize.plan import plan_blocks
-from quantkit.quantize.rewrite.awq import scale_inputs
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
-from quantkit.quantize.rewrite.smooth import smoothable
+from quantkit.quantize.rewrite.smooth import scale_inputs, smoothable
 from quantkit.runtime.taps import read_tensors
 from quantkit.settings import WeightsSettings
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from quantkit.calibration import Calibration, MinMaxOf, Request, SketchOf
 from quantkit.calibration import run as running
-from quantkit.calibration.collect import CalibrateOptions
-from quantkit.calibration.fitting import split_into_passes
+from quantkit.calibration.collect import CalibrateOptions, split_into_passes
 from quantkit.calibration.run import Schedule
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings

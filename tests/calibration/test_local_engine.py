@@ -19,7 +19,7 @@ from builders import graph, model, node, rng, weight
 
 import quantkit
 from quantkit.calibration import CalibratorOf, Request
-from quantkit.calibration import local as engine
+from quantkit.calibration import run as engine
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.forks import can_fork
 from quantkit.calibration.job import Job, Shard, ShardResult

@@ -24,10 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from quantkit.model.graph.half_view import half_view_of
 from quantkit.model.graph.load import load
 from quantkit.model.graph.normalize import lift_floats
 from quantkit.model.graph.protos import to_proto
+from quantkit.model.graph.view import half_view_of
 from quantkit.quantize.emit import emit_half
 from quantkit.quantize.plan import Plan, plan_half
 from quantkit.settings import Float16Settings

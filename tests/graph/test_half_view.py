@@ -9,11 +9,11 @@ from builders import MS, Array, graph, model, node, weight
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit.model.graph.half import computes_bfloat16
-from quantkit.model.graph.half_view import half_slots, half_view_of
 from quantkit.model.graph.load import load
 from quantkit.model.graph.normalize import lift_floats
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import infer_types
+from quantkit.model.graph.view import half_slots, half_view_of
 from quantkit.model.ops.view import HalfSlots, HalfView
 
 IMAGE = [1, 8, 6, 6]

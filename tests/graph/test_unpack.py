@@ -17,7 +17,7 @@ from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, from_rows
 from quantkit.quantize.emit import emit_dynamic
 from quantkit.quantize.plan import Plan, plan_dynamic
-from quantkit.quantize.plan.packing import with_bits
+from quantkit.quantize.plan.blocks import with_bits
 from quantkit.quantize.plan.solved import SolvedIntegers
 
 PROPERTY = settings(max_examples=25, deadline=None)

@@ -1,4 +1,4 @@
-"""A numpy reference of onnxruntime's QLinear kernels, exact or as AVX2 computes them (`quantkit.numerics.integer`)."""
+"""A numpy reference of onnxruntime's QLinear kernels, exact or as AVX2 computes them (`quantkit.evaluate.integer_layers`)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.evaluate.integer_layers import matmul_integer
 from quantkit.numerics.dtypes import IntType
-from quantkit.numerics.integer import matmul_integer
 
 __all__ = ["ConvGeometry", "Output", "Quantized", "qlinear_conv", "qlinear_matmul", "requantize"]
 

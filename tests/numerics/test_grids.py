@@ -16,7 +16,7 @@ from quantkit.numerics.dtypes import INT4, INT8, INT16, UINT8, IntType
 from quantkit.numerics.grids import exact_steps, lossless_rows
 from quantkit.numerics.pairs import is_pair_safe
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
-from quantkit.quantize.solve.rounding import Rounding, solve_weight
+from quantkit.quantize.solve.weights import Rounding, solve_weight
 from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QuantSpec
 
 Array = NDArray[Any]

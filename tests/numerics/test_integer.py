@@ -19,8 +19,8 @@ from reference_kernels import (
     requantize,
 )
 
+from quantkit.evaluate.integer_layers import matmul_integer
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
-from quantkit.numerics.integer import matmul_integer
 from quantkit.numerics.pairs import is_pair_safe
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.spec import PerAxis, QuantSpec

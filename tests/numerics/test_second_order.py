@@ -16,7 +16,7 @@ from quantkit.numerics.second_order import (
     output_error,
     round_carried,
 )
-from quantkit.quantize.solve.rounding import choose_scale, peak_scale, refit_scale, safe_scale
+from quantkit.quantize.solve.weights import choose_scale, peak_scale, refit_scale, safe_scale
 
 Array = NDArray[Any]
 

@@ -4,7 +4,7 @@ import onnx
 import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import pytest
 
-from quantkit.model.ops import float_ops
+from quantkit.model.ops import FACTS, OpFact, channel_axis, float_ops
 from quantkit.model.ops.float_ops import (
     BIASED,
     BY_CONSTANT,
@@ -20,7 +20,6 @@ from quantkit.model.ops.float_ops import (
     having,
 )
 from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS
-from quantkit.model.ops.weighted_ops import FACTS, OpFact, channel_axis
 from quantkit.targets import TARGETS, Target
 
 _CONTRIB = {s.name: s for s in runtime.get_all_operator_schema() if s.domain == "com.microsoft"}

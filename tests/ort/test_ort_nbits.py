@@ -19,7 +19,7 @@ from onnx import TensorProto
 from quantkit.errors import ModelError, QuantkitError, UnknownNodeError, UsageError
 from quantkit.ort import QuantFormat
 from quantkit.ort import matmul_nbits_quantizer as ours
-from quantkit.ort.weight_only import Given, settings_of
+from quantkit.ort.matmul_nbits_quantizer import Given, settings_of
 
 K, N = 256, 192
 FEED = {"x": rng(7).standard_normal((32, K)).astype(np.float32)}

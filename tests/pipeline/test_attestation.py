@@ -14,8 +14,7 @@ from builders import graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit.errors import ModelError, UsageError
-from quantkit.model.digests import KEY, content_digest
-from quantkit.model.provenance import Provenance, read_entry, read_provenance
+from quantkit.model.provenance import KEY, Provenance, content_digest, read_entry, read_provenance
 from quantkit.pipeline import reproduce as again
 from quantkit.pipeline import verify_file as attestation
 from quantkit.pipeline.reproduce import reproduce

@@ -14,10 +14,9 @@ from builders import matmul_model, model, op_types, rng, run, save, sqnr
 from builders import node as node_of
 
 from quantkit.errors import NothingToQuantizeError, VerifyError
-from quantkit.model.digests import content_digest
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import copy_of
-from quantkit.model.provenance import read_provenance
+from quantkit.model.provenance import content_digest, read_provenance
 from quantkit.numerics.dtypes import INT8
 from quantkit.pipeline.checks import require_change
 from quantkit.pipeline.form import Attempt, Form, PlanDraft, Repair, run_form

@@ -15,9 +15,9 @@ from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError
 from quantkit.evaluate.match.pair import named
-from quantkit.model.digests import model_digest
 from quantkit.model.graph import mapping
 from quantkit.model.graph.load import LoadedModel
+from quantkit.model.provenance import model_digest
 from quantkit.pipeline import checks
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.pipeline.evaluate import PARTS, EvaluateOptions, evaluate

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from quantkit.errors import UnknownNodeError, UsageError
-from quantkit.model.graph.half_view import half_view_of
 from quantkit.model.graph.load import load
 from quantkit.model.graph.normalize import lift_floats
+from quantkit.model.graph.view import half_view_of
 from quantkit.model.ops.view import FloatConstant, HalfView
 from quantkit.numerics.half import half_loss
 from quantkit.quantize.plan import Mode, Plan, check_target_of, plan_half, read_plan, write_plan

@@ -10,7 +10,7 @@ from quantkit.model.graph.load import load
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.view import View
 from quantkit.quantize.plan import Plan, plan_dynamic
-from quantkit.quantize.plan.packing import int8_grid, same_bits, with_bits
+from quantkit.quantize.plan.blocks import int8_grid, same_bits, with_bits
 from quantkit.settings import DynamicSettings
 
 

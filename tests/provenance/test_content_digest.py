@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from provenance_cases import float_model
 
 from quantkit.errors import ModelError
-from quantkit.model.digests import KEY, content_digest
+from quantkit.model.provenance import KEY, content_digest
 
 
 def with_external(path: Path, target: Path, size: int = 0) -> Path:

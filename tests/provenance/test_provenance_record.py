@@ -14,11 +14,12 @@ from result_cases import example_result
 
 import quantkit
 from quantkit.errors import ModelError
-from quantkit.model.digests import KEY, content_digest
 from quantkit.model.graph.load import load
 from quantkit.model.provenance import (
+    KEY,
     Provenance,
     calibrated_of,
+    content_digest,
     is_sealed,
     provenance_from_text,
     read_entry,

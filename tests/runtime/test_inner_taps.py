@@ -3,7 +3,7 @@
 from builders import graph, model, node, weight
 from onnx import TensorProto
 
-from quantkit.runtime.inner_taps import hand_out
+from quantkit.runtime.taps import hand_out
 
 
 def test_a_weight_that_is_handed_from_turn_to_turn_is_not_sampled_in_each() -> None:

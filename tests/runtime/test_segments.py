@@ -6,7 +6,7 @@ import pytest
 from builders import Array, graph, model, node, rng, weight
 from onnx import TensorProto
 
-from quantkit.runtime.segments import Segments
+from quantkit.runtime.pieces import Segments
 from quantkit.runtime.session import make_session
 
 K = 8

@@ -13,9 +13,14 @@ from onnx import TensorProto
 from quantkit.model.graph.half import RUN_WIDE
 from quantkit.model.graph.load import load
 from quantkit.runtime.check_result import Reference, compare, run_float
-from quantkit.runtime.half_ports import HalfPorts, widened_feeds
 from quantkit.runtime.kernels import half_kernels, runtime_of
-from quantkit.runtime.session import RUNTIME_ERRORS, make_session, widened_file
+from quantkit.runtime.session import (
+    RUNTIME_ERRORS,
+    HalfPorts,
+    make_session,
+    widened_feeds,
+    widened_file,
+)
 from quantkit.runtime.taps import TappedSession, read_tensors
 
 CASES = pytest.mark.parametrize(("kind", "form"), FORMS, ids=["-".join(case) for case in FORMS])

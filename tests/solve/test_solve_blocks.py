@@ -16,8 +16,7 @@ from quantkit.model.graph.products import products_of
 from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, BlockGrid, solve_blocks
 from quantkit.quantize.plan import Plan
-from quantkit.quantize.rewrite.awq import scale_inputs
-from quantkit.quantize.rewrite.smooth import smoothable
+from quantkit.quantize.rewrite.smooth import scale_inputs, smoothable
 from quantkit.quantize.solve.blocks import BlockSettings, solve_blind, solve_in_order
 from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit.quantize.solve.sensitivity import errors_by_bits, weight_noise

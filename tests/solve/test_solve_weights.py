@@ -25,8 +25,7 @@ from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.quantize.emit import emit_static
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.solve.empirical_bias import correct_biases
-from quantkit.quantize.solve.rounding import Rounding, solve_weight
-from quantkit.quantize.solve.weights import moment_requests, solve
+from quantkit.quantize.solve.weights import Rounding, moment_requests, solve, solve_weight
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
 CONV = Layout(shape=(6, 3, 3, 3), channel=0, summed=(2, 3, 1))

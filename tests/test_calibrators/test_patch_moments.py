@@ -230,5 +230,5 @@ def test_extremes_of_unlike_channels_are_refused() -> None:
     seen.observe(np.ones((2, 3)))
     with pytest.raises(ValueError, match="3 channels met 4"):
         seen.observe(np.ones((2, 4)))
-    with pytest.raises(ValueError, match="axes 1 and 0"):
+    with pytest.raises(ValueError, match="axis 0 into those along axis 1"):
         seen.merge(ChannelExtremes(0))

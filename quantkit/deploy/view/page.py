@@ -17,8 +17,7 @@ from quantkit.evaluate.report.html import policy, script_json
 from quantkit.evaluate.report.palette import themes
 from quantkit.model.ops.float_ops import ACTIVATIONS
 from quantkit.model.ops.integer_ops import stands_for
-from quantkit.numbers import counted, human
-from quantkit.text import printable
+from quantkit.text import counted, human, printable
 
 _STATUS = {"same": "the same", "changed": "changed", "removed": "removed", "added": "added"}
 _SHORT = {"int8": "int8", "dynamic": "dynamic", "blocks": "blocks", "stored": "stored"}

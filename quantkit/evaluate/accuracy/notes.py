@@ -6,8 +6,8 @@ from quantkit.evaluate.accuracy.chunks import SampleRunner
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import OpenModel
 from quantkit.evaluate.accuracy.samples import SampleSource
-from quantkit.numbers import counted
 from quantkit.result import Metric
+from quantkit.text import counted
 
 _ENOUGH = 50  # samples to suspect labels with
 

@@ -1,7 +1,7 @@
 """What was found of a candidate's answers, in one sentence, and what the samples are too few to exclude."""
 
-from quantkit.numbers import counted
 from quantkit.result import Decision, Metric, OutputDrift
+from quantkit.text import counted
 
 
 def sentence_of(metric: Metric, samples: int) -> str:

@@ -12,7 +12,7 @@ from quantkit.calibration.model_inputs import fixed_batch, inputs_of, with_model
 from quantkit.data import Description, batches, collate, open_data
 from quantkit.errors import DataError, UsageError, as_os_error
 from quantkit.files import model_in
-from quantkit.quantize.plan.plan_file import FORMAT
+from quantkit.quantize.plan.model import FORMAT
 from quantkit.result import SCHEMA
 from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model

@@ -20,9 +20,8 @@ from quantkit.evaluate.match.pair import HELD, ModelPair, Survey
 from quantkit.model.graph.channel_factors import read_divisors
 from quantkit.model.ops.integer_ops import INTEGER_OPS, is_quantized
 from quantkit.runtime.check_result import run_float
-from quantkit.runtime.half_ports import widened_feeds
 from quantkit.runtime.pieces import Structure
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, widened_feeds
 from quantkit.runtime.synthetic_inputs import Feeds
 
 

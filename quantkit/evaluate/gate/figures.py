@@ -7,11 +7,11 @@ from statistics import NormalDist
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.numbers import counted
 from quantkit.numerics.rates import fewest_for_quantile, wilson
 from quantkit.result import Evaluated, Interval, Latency, Result, Rule, SampleSqnr
 from quantkit.result.live import Live
 from quantkit.settings import closest
+from quantkit.text import counted
 
 Unit = Literal["points", "percent", "times", "dB", "plain"]
 """points: a difference of fractions; percent: a fraction; times: a ratio; plain: in the metric's own units."""

@@ -3,8 +3,8 @@
 from math import ceil, floor, isinf, log10
 
 from quantkit.evaluate.gate.figures import RuleFigure, Unit
-from quantkit.numbers import compact
 from quantkit.result import Outcome, Rule
+from quantkit.text import compact
 
 _HOPELESS = 1000  # half-widths to the room: a million times the samples
 _NAMED: tuple[Unit, ...] = ("percent", "dB")

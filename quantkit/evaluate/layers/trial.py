@@ -26,8 +26,8 @@ from quantkit.evaluate.layers.switched import Switched
 from quantkit.evaluate.match.correspondence import Quantizer
 from quantkit.evaluate.match.noise import Noise, sqnr_of
 from quantkit.evaluate.match.regions import Region
-from quantkit.model.digests import KEY as PROVENANCE
 from quantkit.model.ops.float_ops import CLIPS, MATRIX_PRODUCTS
+from quantkit.model.provenance import KEY as PROVENANCE
 from quantkit.numerics.decibels import decibels
 from quantkit.result import Advice
 from quantkit.runtime.pieces import Part, needed, part_of

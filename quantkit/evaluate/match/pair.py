@@ -19,13 +19,13 @@ from quantkit.errors import UsageError
 from quantkit.evaluate.match.correspondence import Correspondence, correspondence
 from quantkit.evaluate.match.nodes import Nodes, pair_nodes
 from quantkit.files import scratch
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.half import half_type, widen
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.load import read_structure as read_file
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.graph.size import Accounts, account
 from quantkit.model.graph.unpack import unpack
+from quantkit.model.provenance import model_digest
 from quantkit.result import Runtime
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.kernels.truth import optimized_nodes

@@ -15,9 +15,9 @@ from onnx import TensorProto
 
 from quantkit.evaluate.match.correspondence import Match, Quantizer, quantizer_of
 from quantkit.evaluate.match.pair import ModelPair, Survey
+from quantkit.model.ops import fact_of
 from quantkit.model.ops.float_ops import CLIPS, SEEN_THROUGH
 from quantkit.model.ops.integer_ops import CONVERSIONS, is_quantized
-from quantkit.model.ops.weighted_ops import fact_of
 from quantkit.runtime.pieces import Structure
 
 _NARROW = frozenset(

@@ -2,8 +2,8 @@
 
 from math import floor, isfinite, log10
 
-from quantkit.numbers import human
 from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, Result, SampleSqnr, Tuning
+from quantkit.text import human
 
 ABSENT = "—"
 MINUS = "\N{MINUS SIGN}"

@@ -21,6 +21,7 @@ from quantkit.model.graph._wire import LIMIT, MARK, split
 from quantkit.model.graph.mapping import MappedFile
 from quantkit.model.graph.normalize import inline_functions, normalize
 from quantkit.model.graph.protos import (
+    DamageError,
     complaint_of,
     leads_out,
     location_of,
@@ -29,8 +30,8 @@ from quantkit.model.graph.protos import (
     root_cause,
     tensors_of,
     to_ir,
+    validate,
 )
-from quantkit.model.graph.validate import DamageError, validate
 from quantkit.protobuf import WireError
 
 LINKS = "QUANTKIT_ALLOW_LINKS"  # an environment variable: external data may be anywhere

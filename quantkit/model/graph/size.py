@@ -2,30 +2,292 @@
 
 Tensors count with their contents as written. The rest of the model file is "structure", so the sum is right by
 construction.
+
+`causes_of` finds why a tensor is there: which operator computes with it, that it is a scale, or that nothing needs it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import Message
 
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
+from quantkit.model.graph.edit import subgraphs_of
 from quantkit.model.graph.load import read_structure
 from quantkit.model.graph.mapping import MappedFile
 from quantkit.model.graph.protos import leads_out, root_cause, to_ir
-from quantkit.model.graph.tensor_causes import DEAD, Contents, causes_of
+from quantkit.model.ops.float_ops import MOVES
+from quantkit.model.ops.integer_ops import scale_slots, stands_for
 from quantkit.result import Part
+
+DEAD, SCALES, SHAPES, WEIGHTS = "dead", "scales", "shapes and indices", "weights of "
+_CONSTANT_OUTPUTS = "constant outputs"
+_INDEX_TYPES = frozenset({ir.DataType.INT64, ir.DataType.BOOL})
+_FURTHEST = 16  # moves between a tensor of the file and the Cast that decodes it
+_MOVES = MOVES | {"Cast"}  # of constants: integers of the file may be cast on their way
+# Attributes that are numbers rather than tensors, with the type that a tensor of them would have.
+_NUMBERS = {
+    ir.AttributeType.FLOAT: ir.DataType.FLOAT,
+    ir.AttributeType.FLOATS: ir.DataType.FLOAT,
+    ir.AttributeType.INT: ir.DataType.INT64,
+    ir.AttributeType.INTS: ir.DataType.INT64,
+    ir.AttributeType.STRING: ir.DataType.STRING,
+    ir.AttributeType.STRINGS: ir.DataType.STRING,
+}
 
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
 # Tensors in external data start at a multiple of 4 KB, or of 64 KB, to be memory-mapped.
 _ALIGNMENT = 64 << 10
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """A tensor in a model file: an initializer, or what an attribute of a node holds.
+
+    Attributes:
+        held: The tensor as onnx-ir read it; or the number, text or list of an attribute.
+        dtype: Of the contents.
+        value: The initializer, or the output of the Constant; None for attributes of other nodes.
+        node: Whose attribute it is; None for an initializer.
+    """
+
+    held: Any
+    dtype: ir.DataType
+    value: ir.Value | None
+    node: ir.Node | None = None
+
+    @property
+    def name(self) -> str:
+        """The tensor's; "" where it has none."""
+        return getattr(self.held, "name", None) or ""
+
+    @property
+    def type_name(self) -> str:
+        """As numpy calls it."""
+        return "string" if self.dtype is ir.DataType.STRING else str(self.dtype.numpy())
+
+    @property
+    def kind(self) -> object:
+        """Type, shape and size: equal tensors have the same."""
+        return self.dtype, str(getattr(self.held, "shape", "")), self.nbytes
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the contents as written, without tags and lengths."""
+        held = self.held
+        if isinstance(held, ir.ExternalTensor):
+            return held.nbytes if held.length is None else held.length
+        if isinstance(held, ir.serde.TensorProtoTensor):
+            proto = held.raw
+            plain = len(proto.raw_data) + 4 * len(proto.float_data) + 8 * len(proto.double_data)
+            return plain + sum(
+                map(_varints, (proto.int32_data, proto.int64_data, proto.uint64_data))
+            )
+        if isinstance(held, ir.StringTensor):
+            held = held.string_data()
+        values = held if isinstance(held, list | tuple) else [held]
+        if self.dtype is ir.DataType.STRING:
+            return sum(len(text.encode() if isinstance(text, str) else text) for text in values)
+        return 4 * len(values) if self.dtype is ir.DataType.FLOAT else _varints(values)
+
+    def inline(self) -> bytes:
+        """Return the contents, which are not in another file."""
+        if isinstance(self.held, ir.serde.TensorProtoTensor):
+            return self.held.tobytes()
+        return repr(getattr(self.held, "raw", self.held)).encode()
+
+
+def _varints(numbers: Iterable[int]) -> int:
+    """Return the bytes of numbers of variable length: one for each seven bits; negative ones have 64."""
+    bits = np.array([number % (1 << 64) for number in numbers], np.uint64)
+    return bits.size + sum(int(np.count_nonzero(bits >> np.uint64(7 * i))) for i in range(1, 10))
+
+
+def causes_of(model: ir.Model) -> Iterator[tuple[Contents, str]]:
+    """Yield every tensor of a model as it was read from its file, in the order of the file, with its cause."""
+    causes = _Causes(model)
+    for body in _bodies(model):
+        yield from ((tensor, causes.of(tensor)) for tensor in _tensors_of(body))
+
+
+def _bodies(model: ir.Model) -> list[ir.Graph]:
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
+def _tensors_of(graph: ir.Graph) -> Iterator[Contents]:
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            yield Contents(value.const_value, value.const_value.dtype, value)
+    for node in graph:
+        output = node.outputs[0] if node.op_type == "Constant" and node.outputs else None
+        for attribute in node.attributes.values():
+            kind = None if attribute.is_ref() else attribute.type
+            if kind is ir.AttributeType.TENSOR:
+                yield Contents(attribute.value, attribute.value.dtype, output, node)
+            elif kind is ir.AttributeType.TENSORS:
+                yield from (Contents(t, t.dtype, output, node) for t in attribute.value)
+            # Trees and linear models of ai.onnx.ml keep their weights in lists of numbers.
+            elif kind in _NUMBERS and (node.op_type == "Constant" or node.domain == "ai.onnx.ml"):
+                yield Contents(attribute.value, _NUMBERS[kind], output, node)
+        for inner in subgraphs_of(node):
+            yield from _tensors_of(inner)
+
+
+class _Causes:
+    """Why a tensor is there: which operator computes with it, or that it is a scale, or dead.
+
+    A node that reads constants only computes a constant: its consumers are what the constant is for. So the integers
+    behind DequantizeLinear, or behind Cast, Sub and Mul, are weights of the operator that multiplies by them. Biases
+    are weights of the operator that adds them.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        bodies = _bodies(model)
+        self._nodes = [node for body in bodies for node in body.all_nodes()]
+        self._owners: dict[ir.Value, ir.Node] = {}  # of values that a subgraph hands out
+        self._constants = {v for body in bodies for v in body.initializers.values()}
+        self._decoded: set[ir.Value] = set()
+        for node in self._nodes:
+            for graph in subgraphs_of(node):
+                self._owners |= dict.fromkeys(graph.outputs, node)
+                self._constants.update(graph.initializers.values())
+            if self._is_constant(node):
+                self._constants.update(node.outputs)
+            if self._decodes(node):
+                self._decoded.update(node.outputs)
+        self._live = self._live_among(v for body in bodies for v in body.outputs)
+        self._scales = self._find_scales()
+
+    def of(self, tensor: Contents) -> str:
+        value, node = tensor.value, tensor.node
+        if value is None:
+            assert node is not None  # noqa: S101 - it is an attribute of one
+            return f"{WEIGHTS}{stands_for(node.op_type)}" if node in self._live else DEAD
+        if value not in self._live:
+            return DEAD
+        if value in self._scales:
+            return SCALES
+        return SHAPES if tensor.dtype in _INDEX_TYPES else self._consumer(value)
+
+    def _consumer(self, value: ir.Value) -> str:
+        # The nearest node that computes with it, breadth first: nodes that compute constants only are looked through.
+        # A tensor with two uses is counted for the nearer one; sizes must add up, so it cannot count for both. A
+        # branch that hands a constant out makes it the If's.
+        pending, seen = deque([value]), {value}
+        while pending:
+            at = pending.popleft()
+            for node in at.consumers():
+                if node not in self._live:
+                    continue
+                if not self._is_constant(node):
+                    return f"{WEIGHTS}{stands_for(node.op_type)}"
+                pending += [out for out in node.outputs if out not in seen]
+                seen.update(node.outputs)
+            owner = self._owners.get(at)
+            if owner is not None and owner in self._live:
+                return f"{WEIGHTS}{owner.op_type}"
+        return _CONSTANT_OUTPUTS
+
+    def _is_constant(self, node: ir.Node) -> bool:
+        """Say whether a node is a Constant, or computes with constants only. One with subgraphs may read anything."""
+        if node.op_type == "Constant":
+            return bool(node.outputs)
+        known = [value for value in node.inputs if value is not None]
+        reads_constants = bool(known) and all(value in self._constants for value in known)
+        return reads_constants and next(subgraphs_of(node), None) is None
+
+    def _decodes(self, node: ir.Node) -> bool:
+        """Say whether a node turns integers of the file into float: Cast(q), or Cast(q) - z."""
+        first = node.inputs[0] if node.inputs else None
+        if first is None or node.op_type == "Sub":
+            return first in self._decoded
+        return node.op_type == "Cast" and _is_stored(_moved_from(first))
+
+    def _live_among(self, outputs: Iterable[ir.Value]) -> set[ir.Value | ir.Node]:
+        """Return what an output depends on, and nodes without a result, which are there for something else."""
+        live: set[ir.Value | ir.Node] = set()
+        pending: list[ir.Value | ir.Node | None] = [*outputs]
+        pending += [node for node in self._nodes if not node.outputs]
+        while pending:
+            one = pending.pop()
+            if one is None or one in live:
+                continue
+            live.add(one)
+            if isinstance(one, ir.Node):
+                pending += one.inputs
+                pending += [v for graph in subgraphs_of(one) for v in graph.outputs]
+            else:
+                pending.append(one.producer())
+        return live
+
+    def _find_scales(self) -> set[ir.Value]:
+        """Return scales and zero points, and the constants that they are moved or computed from."""
+        found: set[ir.Value] = set()
+        pending = [value for node in self._nodes for value in self._scale_inputs(node)]
+        while pending:
+            value = pending.pop()
+            if value is None or value in found:
+                continue
+            found.add(value)
+            maker = value.producer()
+            if maker is not None and maker.op_type != "Constant":
+                moved = maker.inputs[:1] if maker.op_type in _MOVES else ()
+                pending += maker.inputs if self._is_constant(maker) else moved
+        return found
+
+    def _scale_inputs(self, node: ir.Node) -> list[ir.Value | None]:
+        # Operators with scales in fixed slots are the easy case. The others are weights decoded by hand, (Cast(q) -
+        # z) * s, and products of two scales that DynamicQuantizeLinear found at run time times the weight's: there
+        # the other operand of a Sub or Mul is the zero point or the scale. A Mul has them in either order, a Sub only
+        # as the second.
+        inputs = node.inputs
+        found = [inputs[slot] for slot in scale_slots(node.op_type, len(inputs))]
+        if len(inputs) == 2 and node.op_type == "Sub" and inputs[0] in self._decoded:
+            found.append(inputs[1])
+        elif len(inputs) == 2 and node.op_type == "Mul":
+            sides = ((inputs[0], inputs[1]), (inputs[1], inputs[0]))
+            scaled = (b for a, b in sides if a in self._decoded or _is_run_time_scale(a))
+            found += [next(scaled, None)]
+        return found
+
+
+def _moved_from(value: ir.Value) -> ir.Value:
+    for _ in range(_FURTHEST):
+        maker = value.producer()
+        first = maker.inputs[0] if maker and maker.op_type in _MOVES and maker.inputs else None
+        if first is None:
+            break
+        value = first
+    return value
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Say whether a value holds weights in the file, as integers of at most 16 bits or floats of at most 8."""
+    tensor, maker = value.const_value, value.producer()
+    if maker is not None and maker.op_type == "Constant":
+        attribute = maker.attributes.get("value")
+        tensor = attribute.as_tensor() if attribute is not None else None
+    if tensor is None:
+        return False
+    integer, floating = tensor.dtype.is_integer(), tensor.dtype.is_floating_point()
+    return (integer and tensor.dtype.bitwidth <= 16) or (floating and tensor.dtype.bitwidth <= 8)
+
+
+def _is_run_time_scale(value: ir.Value | None) -> bool:
+    maker = None if value is None else value.producer()
+    if maker is None or maker.op_type != "DynamicQuantizeLinear":
+        return False
+    return value is not maker.outputs[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class Node:
 
     @property
     def observable(self) -> bool:
-        """Whether a run can be made to show what it reads and makes (`quantkit.runtime.inner_taps`)."""
+        """Whether a run can be made to show what it reads and makes (`quantkit.runtime.taps`)."""
         return _SHOWN.issuperset(self.inside)
 
     @property

@@ -43,7 +43,7 @@ from quantkit.pipeline.form import (
 )
 from quantkit.quantize.emit import emit_dynamic
 from quantkit.quantize.plan import Mode, Plan, SolvedIntegers, plan_dynamic
-from quantkit.quantize.plan.packing import PACKED_OPSET, same_bits, with_bits
+from quantkit.quantize.plan.blocks import PACKED_OPSET, same_bits, with_bits
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.quantize.solve.blocks import BlockSettings, solve_blind
 from quantkit.quantize.solve.codes_folder import CodesFolder

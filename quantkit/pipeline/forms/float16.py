@@ -14,10 +14,10 @@ import onnx_ir as ir
 from quantkit.calibration.opened import opened_for
 from quantkit.errors import NothingToQuantizeError, QuantkitError
 from quantkit.model.graph.half import half_type
-from quantkit.model.graph.half_view import half_view_of
 from quantkit.model.graph.normalize import lift_floats
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.shapes import declare_only, declared_inside
+from quantkit.model.graph.view import half_view_of
 from quantkit.model.ops.view import HalfView
 from quantkit.pipeline.float16_ranges import observed_ranges, open_for_float16, ranges_in
 from quantkit.pipeline.form import (

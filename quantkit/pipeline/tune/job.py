@@ -11,9 +11,8 @@ import msgspec
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.evaluate.latency import Lab
 from quantkit.evaluate.outputs import AccuracyOptions
-from quantkit.model.digests import model_digest
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.provenance import software
+from quantkit.model.provenance import model_digest, software
 from quantkit.pipeline.job import Job
 from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.tune.samples import Split

@@ -21,9 +21,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.model.graph.edit import Canvas
-from quantkit.model.graph.half_view import half_slots
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
+from quantkit.model.graph.view import half_slots
 from quantkit.model.ops.view import HalfSlots
 from quantkit.numerics.half import halved
 from quantkit.quantize.emit._operands import graph_of, shape_of, tensor_of

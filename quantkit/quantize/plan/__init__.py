@@ -4,8 +4,7 @@ May import ops, with the view of a graph that it plans, spec and targets; neithe
 """
 
 from quantkit.quantize.plan.blocks import plan_blocks
-from quantkit.quantize.plan.check_operators import check_operators
-from quantkit.quantize.plan.check_plan import check_fits, opset_for
+from quantkit.quantize.plan.check_plan import check_fits, check_operators, opset_for
 from quantkit.quantize.plan.check_target import check_settings, check_target_of
 from quantkit.quantize.plan.dynamic import plan_dynamic
 from quantkit.quantize.plan.half import plan_half
@@ -17,9 +16,10 @@ from quantkit.quantize.plan.model import (
     NodePlan,
     Plan,
     WeightPlan,
+    diff_plans,
+    read_plan,
+    write_plan,
 )
-from quantkit.quantize.plan.plan_diff import diff_plans
-from quantkit.quantize.plan.plan_file import read_plan, write_plan
 from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.quantize.plan.static import missing_ranges, plan_static, ranges_needed
 

@@ -36,7 +36,7 @@ from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Losses
 from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.plan.solved import SolvedIntegers
-from quantkit.runtime.segments import Segments
+from quantkit.runtime.pieces import Segments
 from quantkit.runtime.session import readable_ir_version
 from quantkit.runtime.tally import Signal, Tally
 from quantkit.targets import cores

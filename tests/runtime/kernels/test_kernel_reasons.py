@@ -14,7 +14,8 @@ from fusion_cases import Case
 from onnx import TensorProto
 
 from quantkit.result import NodeRuns
-from quantkit.runtime.kernels import runtime_of, site
+from quantkit.runtime.kernels import reasons as site
+from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.kernels.reasons import why_float
 
 GOOD = Case(bias="int32")
