@@ -15,10 +15,10 @@ test: check  ## everything that CI runs
 check: lint browser portable  ## style, types, architecture, tests
 	$(BIN)/pytest
 
-QUICK := $(addprefix tests/,plan emit numerics ops rewrite settings test_size.py test_plain_words.py)
+QUICK := $(addprefix tests/,plan emit numerics ops rewrite settings pipeline test_size.py test_plain_words.py)
 
-quick: lint  ## style, types, and the tests of what quantizes: a minute or two
-	$(BIN)/pytest $(QUICK)
+quick: lint  ## style, types, and the fast tests of what quantizes: a minute and a half
+	$(BIN)/pytest -m "not slow and not browser and not server" $(QUICK)
 
 CORE := $(addprefix tests/,portable test_files.py $(addprefix cli/test_,cli.py quantize_static.py quantize_float16.py verify_command.py))
 

@@ -70,6 +70,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path == _PORTABLE and not config.getoption("--portable") else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that need a browser or a server, so that `-m "not browser"` leaves them out."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+        if "serve" in item.path.parts:
+            item.add_marker(pytest.mark.server)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test in which quantkit did what Windows does not permit, even if it ignored the error."""

@@ -187,6 +187,7 @@ SCRIPTED = [page for page in GUIDES if list(examples(page, "python"))]
 
 @pytest.mark.parametrize("page", SCRIPTED, ids=named)
 @pytest.mark.usefixtures("project")
+@pytest.mark.slow
 def test_the_python_of_a_page_runs(page: Path) -> None:
     scope: dict[str, object] = {"__name__": "__main__"}
     for example in examples(page, "python"):

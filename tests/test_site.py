@@ -35,6 +35,7 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_the_site_has_pages_reports_and_the_workflow(site: Path) -> None:
     for path in (
         *(f"{page}index.html" for page in OPENED),
@@ -46,6 +47,7 @@ def test_the_site_has_pages_reports_and_the_workflow(site: Path) -> None:
 
 
 @pytest.mark.parametrize("path", OPENED, ids=lambda p: p or "home")
+@pytest.mark.slow
 def test_a_page_is_quiet_and_asks_nobody_else(browser: Browser, address: str, path: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     errors: list[str] = []

@@ -29,6 +29,7 @@ def home_after(tmp_path: Path, **settings: str) -> list[str]:
     return [p.name for p in home.rglob("*")]
 
 
+@pytest.mark.slow
 def test_the_home_of_a_new_user_stays_empty(tmp_path: Path) -> None:
     assert home_after(tmp_path) == []
 

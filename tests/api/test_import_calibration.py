@@ -32,5 +32,6 @@ def imported(code: str, watched: str) -> str:
     ],
     ids=["help", "reading-a-file", "the-call", "calibrators"],
 )
+@pytest.mark.slow
 def test_what_is_not_needed_is_not_imported(code: str, watched: str) -> None:
     assert imported(code, watched) == "[]"

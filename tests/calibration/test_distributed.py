@@ -165,6 +165,7 @@ def local_file() -> bytes:
     return Path("local").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_cluster_writes_the_file_of_a_local_run_also_without_one_of_its_workers(
     dask: Dask,
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_scheduler_without_workers_is_an_error(dask: Dask) -> None:
     assert f"start some with 'dask worker {dask.address}'" in said
 
 
+@pytest.mark.slow
 def test_the_last_worker_that_goes_is_an_error(dask: Dask) -> None:
     worker = dask.worker()
     run = dask.drive("slow")
@@ -192,6 +194,7 @@ def test_the_last_worker_that_goes_is_an_error(dask: Dask) -> None:
     assert ended(run).startswith("error: All workers of the cluster are gone: ")
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_is_an_error(dask: Dask) -> None:
     dask.worker()
     run = dask.drive("slow")
@@ -200,6 +203,7 @@ def test_a_scheduler_that_goes_is_an_error(dask: Dask) -> None:
     assert ended(run).startswith("error: The dask scheduler was lost: ")
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_workers(dask: Dask) -> None:
     dask.worker()
     run = dask.drive("slow")
@@ -210,6 +214,7 @@ def test_ctrl_c_does_not_wait_for_the_workers(dask: Dask) -> None:
     assert time.monotonic() - started < 8
 
 
+@pytest.mark.slow
 def test_workers_of_this_machine_need_no_dask_and_open_no_port(work: Path) -> None:
     """A local cluster ran the code of any process of the machine that knew its port."""
     program = (

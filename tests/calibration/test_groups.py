@@ -56,6 +56,7 @@ def test_groups_see_what_one_group_sees(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "one").read_bytes() == (tmp_path / "several").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_group_for_every_tensor(tmp_path: Path) -> None:
     one = calibrated(1 << 30, tmp_path / "one")
     assert calibrated(1, tmp_path / "many").ranges() == one.ranges()

@@ -67,6 +67,7 @@ def in_a_process_of_its_own(call: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_processes_threads_and_one_worker_give_the_same_bytes(tmp_path: Path) -> None:
     data = {"x": ROWS}
     assert (
@@ -97,6 +98,7 @@ class Deadly:
         return {"x": ROWS[index]}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_clear_error(tmp_path: Path) -> None:
     said = in_a_process_of_its_own("file_of(t.Path('c'), t.Deadly(), workers=2)", tmp_path)
     last = said.splitlines()[-1]

@@ -197,6 +197,7 @@ def continued(work: Path) -> int:
     return int(said[1])
 
 
+@pytest.mark.slow
 def test_after_kill_9_the_same_command_continues(work: Path, whole: bytes) -> None:
     killed = start(work, "c.calibration")
     wait_for(work / "c.calibration.partial", killed)
@@ -206,6 +207,7 @@ def test_after_kill_9_the_same_command_continues(work: Path, whole: bytes) -> No
     assert (work / "c.calibration").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_same_command_continues(work: Path, whole: bytes) -> None:
     process = start(work, "c.calibration")
     wait_for(work / "c.calibration.partial", process)

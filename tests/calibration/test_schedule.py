@@ -3,6 +3,7 @@
 from itertools import chain
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def test_segments_are_an_eighth_a_quarter_a_half_and_all(batches: int) -> None:
     workers=st.integers(1, 9),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_shards_cover_what_is_left_exactly_once(
     groups: int, batches: int, workers: int, data: st.DataObject
 ) -> None:

@@ -21,6 +21,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return work / "quantkit-demo", said.getvalue()
 
 
+@pytest.mark.slow
 def test_demo_shrinks_four_times_and_keeps_its_accuracy(demo: tuple[Path, str]) -> None:
     result = load_result(demo[0] / "result.json")
     base = result.float_model.metric

@@ -82,6 +82,7 @@ REFUSED = {"no-such-model", "no-such-flag", "no-such-command", "no-such-node"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.slow
 def test_no_command_lets_a_name_reach_the_terminal(
     command: str, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_overwriting_the_input_is_refused(
     assert "overwrite the input" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_external_data(tmp_path: Path) -> None:
     held = {"w": weight(64, 64)}
     nodes = [node("MatMul", ["x", "w"], ["y"])]

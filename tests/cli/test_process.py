@@ -47,6 +47,7 @@ def shell(command: list[str], redirected: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("redirected", ["> /dev/full", "| true", ">&-", ">&- 2>&- <&-"])
 @pytest.mark.parametrize("flag", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.slow
 def test_what_was_written_is_a_success_whatever_becomes_of_the_words(
     redirected: str, flag: list[str]
 ) -> None:
@@ -68,11 +69,13 @@ def test_what_is_only_printed_fails_on_a_full_disk() -> None:
 @pytest.mark.parametrize(
     "command", [["inspect", "m.onnx"], ["--help"], ["inspect", "m.onnx", "--json"]]
 )
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(command: list[str]) -> None:
     done = shell(command, "| head -1")
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_errors_are_errors_also_where_nobody_can_read_them() -> None:
     assert shell(["inspect", "none.onnx"], "2> /dev/full").returncode == 2
     assert shell(["inspect", "none.onnx"], "2>&-").returncode == 2
@@ -113,6 +116,7 @@ BREAK = "import signal\nsignal.SIGBREAK = signal.SIGUSR1\n"
     ids=lambda v: v.name if isinstance(v, signal.Signals) else "",
 )
 @pytest.mark.parametrize("background", [False, True], ids=["", "background"])
+@pytest.mark.slow
 def test_a_request_to_end_leaves_nothing_behind(
     number: signal.Signals, code: int, *, background: bool
 ) -> None:

@@ -82,6 +82,7 @@ def test_wrong_sources(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
         ([], "MODEL"),
     ],
 )
+@pytest.mark.slow
 def test_bad_input_is_one_line(
     arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

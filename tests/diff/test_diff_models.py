@@ -239,6 +239,7 @@ def chain(length: int, *, skip: int = -1) -> onnx.ModelProto:
     return model(graph(nodes, {"x": [4]}, {"y": [4]}))
 
 
+@pytest.mark.slow
 def test_thousands_of_nodes(tmp_path: Path) -> None:
     a = save(chain(5000), tmp_path / "a.onnx")
     found = compare_models(a, save(chain(5000, skip=2500), tmp_path / "b.onnx"))

@@ -50,6 +50,7 @@ def test_random_graphs_are_near_float(seed: int, form: tuple[str, str], tmp_path
     [(0, 6, 0, 6), (0, 1, 0, 6), (0, 6, 0, 1), (-1, 1, 0, 6), (0, 6, -1, 1)],
     ids=["same", "first-is-tighter", "last-is-tighter", "below-zero-first", "below-zero-last"],
 )
+@pytest.mark.slow
 def test_clips_in_a_row(bounds: tuple[int, ...], form: tuple[str, str], tmp_path: Path) -> None:
     nodes = [
         conv("x", "a", "c1"),

@@ -51,6 +51,7 @@ def conv_model(shape: tuple[int, ...], *, group: int = 1, bias: bool = True) -> 
 @pytest.mark.parametrize(
     ("shape", "group"), [((2, 4, 9), 1), ((1, 4, 8, 7), 2), ((1, 2, 5, 6, 5), 1)]
 )
+@pytest.mark.slow
 def test_conv_of_any_rank_becomes_conv_integer(
     tmp_path: Path,
     weight_type: Any,

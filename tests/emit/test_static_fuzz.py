@@ -4,6 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from builders import Array, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ def noise(expected: Array, actual: Array) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS, OPTIONS)
+@pytest.mark.slow
 def test_random_graphs(steps: list[tuple[str, int, int]], options: StaticSettings) -> None:
     grower = Grower()
     for op, first, second in steps:
@@ -53,6 +55,7 @@ def test_random_graphs(steps: list[tuple[str, int, int]], options: StaticSetting
 
 @settings(max_examples=25, deadline=None)
 @given(STEPS, st.integers(0, 9))
+@pytest.mark.slow
 def test_what_is_planned_in_integers_runs_in_integers_and_nothing_else_does(
     steps: list[tuple[str, int, int]], left: int
 ) -> None:

@@ -133,6 +133,7 @@ def loads_elsewhere(*paths: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.slow
 def test_a_subgraph_reads_what_was_moved_behind_integers(tmp_path: Path, kind: str) -> None:
     written = {}
     for moved in MOVED:
@@ -151,6 +152,7 @@ def test_a_subgraph_reads_what_was_moved_behind_integers(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.slow
 def test_so_it_does_for_every_target_and_format(tmp_path: Path, name: str) -> None:
     options, paths = StaticSettings(target=name), []
     for output_format in Format:

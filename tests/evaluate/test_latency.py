@@ -141,6 +141,7 @@ def test_when_it_is_enough(pace: dict[str, Any], rounds: int) -> None:
     assert len(timed_rounds(turns, Pace(**pace), world.clock)) == rounds
 
 
+@pytest.mark.slow
 def test_batches_and_threads_make_one_row_each() -> None:
     world = World()
     bench, models = lab(world, Fake(world, "float", lambda _: 2.0), Fake(world, "q", lambda _: 1.0))

@@ -71,6 +71,7 @@ def test_noise_of_layers_adds_up_to_about_that_of_the_model(tmp_path: Path) -> N
     assert logits == pytest.approx(-10 * np.log10(total), abs=4)
 
 
+@pytest.mark.slow
 def test_equalized_and_smoothed_channels_are_no_error(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
     for kind in ("qdq", "qoperator"):

@@ -13,6 +13,7 @@ FEEDS = {"x": np.ones((1, 1024), np.float32)}
 
 
 @linux
+@pytest.mark.slow
 def test_weights_are_in_memory(tmp_path: Path) -> None:
     path = save(matmul_model(1024, 4096), tmp_path / "m.onnx")  # 16 MB of weights
     found = measure_memory(path, FEEDS)

@@ -69,6 +69,7 @@ def samples(seed: int, count: int = 6) -> list[dict[str, Array]]:
 
 
 @pytest.mark.parametrize("seed", seeds(8))
+@pytest.mark.slow
 def test_an_odd_model_is_quantized_right_or_refused_in_a_line(seed: int, tmp_path: Path) -> None:
     proto, feeds = odd_graph(seed), samples(seed)
     path, out = save(proto, tmp_path / "in.onnx"), tmp_path / "out.onnx"

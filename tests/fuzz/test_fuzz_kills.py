@@ -106,6 +106,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Whole]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.slow
 def test_a_command_that_is_killed_loses_nothing(
     seed: int, whole: dict[str, Whole], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def _passed(name: str, n: int, fail: float, times: int = TIMES) -> int:
         ("top-1, every sample five times", 100),
     ],
 )
+@pytest.mark.slow
 def test_a_candidate_at_the_budget_hardly_ever_passes(name: str, n: int) -> None:
     assert _passed(name, n, 1.0) <= MOST
 

@@ -41,15 +41,18 @@ def check(family: str, cases: list[Case]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_sample_is_written_as_before() -> None:
     check("sample", chosen("sample"))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.slow
 def test_random_graphs_are_written_as_before(part: int) -> None:
     check("generated", chosen("generated")[part::PARTS])
 
 
+@pytest.mark.slow
 def test_halves_are_written_as_before() -> None:
     check("float16", chosen("float16"))
 
@@ -88,6 +91,7 @@ def test_every_target_and_format_is_met_by_default() -> None:
 
 
 @pytest.mark.parametrize("family", ["messages", "surface"])
+@pytest.mark.slow
 def test_words_and_names_are_as_before(family: str) -> None:
     golden = read_golden(family)
     now = recorded_messages() if family == "messages" else surface()

@@ -104,6 +104,7 @@ def samples(folder: Path) -> Path:
 
 @pytest.mark.parametrize("equalized", [True, False])
 @pytest.mark.usefixtures("one_core")
+@pytest.mark.slow
 def test_the_work_of_one_call_is_counted(*, equalized: bool, tmp_path: Path) -> None:
     source, data = float_model(tmp_path / "m.onnx", equalized=equalized), samples(tmp_path / "data")
     quantkit.quantize_static(source, tmp_path / "warm.onnx", data)  # imports read files as well
@@ -121,6 +122,7 @@ def test_the_work_of_one_call_is_counted(*, equalized: bool, tmp_path: Path) -> 
     assert 4 <= found["sample reads"] <= (46 if equalized else 30)
 
 
+@pytest.mark.slow
 def test_an_evaluation_opens_each_model_once(tmp_path: Path) -> None:
     source = float_model(tmp_path / "m.onnx", equalized=True)
     data = samples(tmp_path / "data")

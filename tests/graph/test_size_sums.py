@@ -192,6 +192,7 @@ def test_files_of_onnxruntime_add_up(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL, reason="the shared models are not there")
 @pytest.mark.parametrize("path", REAL, ids=lambda p: p.stem)
+@pytest.mark.slow
 def test_real_models_add_up(path: Path) -> None:
     found = check(path)
     assert inspect_model(path).size == found.parts

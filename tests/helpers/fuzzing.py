@@ -270,9 +270,10 @@ def _server() -> _Server:
 
 def _serve() -> None:
     """Answer jobs, one a line, until there are no more."""
-    lines = ("calibrate", "evaluate", "inspect", "optimize", "quantize")
-    for name in ("cli.app", *(f"pipeline.{line}" for line in lines)):
-        importlib.import_module(f"quantkit.{name}")
+    importlib.import_module("quantkit.cli.app")
+    quantkit = importlib.import_module("quantkit")
+    for name in quantkit.__all__:  # imports what commands import when they run
+        getattr(quantkit, name)
     for line in sys.stdin.buffer:
         sys.stdout.write(json.dumps(_supervised(json.loads(line))) + "\n")
         sys.stdout.flush()

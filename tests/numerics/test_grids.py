@@ -57,6 +57,7 @@ def back(array: Array, how: QuantSpec) -> NDArray[np.float32]:
 )
 @PROPERTY
 @given(whole=WHOLE, step=STEPS)
+@pytest.mark.slow
 def test_multiples_of_a_step_come_back_exactly(
     how: dict[str, Any], granularity: Granularity, whole: Array, step: float
 ) -> None:

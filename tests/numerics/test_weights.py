@@ -199,6 +199,7 @@ class TestPairSafety:
     @pytest.mark.parametrize(("granularity", "axis"), PAIRED)
     @PROPERTY
     @given(steps=hnp.arrays(np.int32, (7, 5), elements=st.integers(-254, 254)))
+    @pytest.mark.slow
     def test_no_pair_sum_can_saturate_when_all_values_are_ties(
         self, steps: Array, granularity: Granularity, axis: int
     ) -> None:
@@ -211,6 +212,7 @@ class TestPairSafety:
     @pytest.mark.parametrize(("granularity", "axis"), PAIRED)
     @PROPERTY
     @given(array=MATRICES)
+    @pytest.mark.slow
     def test_scale_at_most_doubles_and_never_shrinks(
         self, array: Array, granularity: Granularity, axis: int, *, reduced: bool
     ) -> None:
@@ -227,6 +229,7 @@ class TestPairSafety:
     @pytest.mark.parametrize(("granularity", "axis"), PAIRED)
     @PROPERTY
     @given(array=MATRICES)
+    @pytest.mark.slow
     def test_scale_stays_when_no_pair_is_large(
         self, array: Array, granularity: Granularity, axis: int
     ) -> None:

@@ -120,7 +120,7 @@ LINES = [
 
 IN_A_NEW_PROCESS = """
 import os, sys, traceback
-import onnx, onnx_ir, onnxruntime  # what takes time, and is nobody's question here
+import onnx, onnx_ir, onnxruntime.quantization  # take time, and are not what is tested
 for line in sys.stdin.read().splitlines():
     child = os.fork()
     if child == 0:
@@ -135,6 +135,7 @@ for line in sys.stdin.read().splitlines():
 """
 
 
+@pytest.mark.slow
 def test_names_are_found_in_the_modules_where_scripts_look() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IN_A_NEW_PROCESS],
@@ -157,6 +158,7 @@ def test_a_name_that_nobody_has_is_an_ordinary_mistake() -> None:
     assert not hasattr(quantkit.ort, "nonsense")
 
 
+@pytest.mark.slow
 def test_an_older_onnxruntime_lacks_helpers_and_no_more() -> None:
     """Tables of ranges, `get_qdq_config` and the commands came later than the oldest version that is supported."""
     line = (
@@ -176,6 +178,7 @@ def test_an_older_onnxruntime_lacks_helpers_and_no_more() -> None:
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
+@pytest.mark.slow
 def test_quantkit_itself_imports_neither_onnxruntimes_quantization_nor_torch() -> None:
     line = "import sys, quantkit; sys.exit('onnxruntime.quantization' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0

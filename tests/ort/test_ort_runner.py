@@ -80,6 +80,7 @@ def test_overrides_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     assert runner.get_tensor_quant_overrides(None) == {}
 
 
+@pytest.mark.slow
 def test_it_is_a_command(source: Path, tmp_path: Path) -> None:
     words = [
         sys.executable,

@@ -71,6 +71,7 @@ def test_deployment_json_has_the_digest_of_every_file(tmp_path: Path) -> None:
     assert set(record["versions"]) >= {"quantkit", "onnxruntime", "numpy", "python"}
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     model = linear(tmp_path)
     packed(model, tmp_path / "one")
@@ -100,6 +101,7 @@ def test_an_older_package_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["foreign", "more", "changed", "link", "record"])
+@pytest.mark.slow
 def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, what: str) -> None:
     model, out = linear(tmp_path), tmp_path / "out"
     if what == "foreign":
@@ -273,6 +275,7 @@ def test_a_shape_that_is_left_open_is_served_and_so_packaged(tmp_path: Path) -> 
         packed(tmp_path / "open.onnx", tmp_path / "triton", form="triton")
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = linear(tmp_path)
     words = ["package", str(model), "-o", str(tmp_path / "out"), "--no-lock"]
@@ -331,6 +334,7 @@ def test_quantkit_toml_says_the_same_as_flags(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = graph(
         [node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["logits"])],

@@ -136,6 +136,7 @@ def test_pods_run_where_their_packages_do_and_are_given_time(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["registry.example.com:5000/team/cats", "team/cats:v1"])
+@pytest.mark.slow
 def test_an_image_with_a_registry_is_built_and_pushed_and_deployed(
     tmp_path: Path, name: str
 ) -> None:

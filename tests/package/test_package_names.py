@@ -41,6 +41,7 @@ def test_slugs_that_one_can_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["no", "on", "null", "true", "y", "nan"])
+@pytest.mark.slow
 def test_a_word_of_yaml_stays_a_name(tmp_path: Path, name: str) -> None:
     yaml = pytest.importorskip("yaml")
     packed(linear(tmp_path), tmp_path / "out", serve=ServeSettings(name=name))
@@ -53,6 +54,7 @@ def test_a_word_of_yaml_stays_a_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["docker", "kserve", "triton"])
+@pytest.mark.slow
 def test_a_hostile_file_name_is_a_name(tmp_path: Path, form: str) -> None:
     source = linear(tmp_path)
     for number, name in enumerate(HOSTILE):

@@ -18,6 +18,7 @@ from quantkit import DataSettings, ImageSettings, ServeSettings
 from quantkit.deploy.package.smoke import compared, values
 
 
+@pytest.mark.slow
 def test_it_says_how_far_the_answer_is_from_the_recorded_one(tmp_path: Path) -> None:
     packed(linear(tmp_path), tmp_path / "out")
     with running(tmp_path / "out", token="secret") as address:  # noqa: S106
@@ -71,6 +72,7 @@ def test_another_server_in_its_place_is_told(tmp_path: Path) -> None:
     assert "not of this kind" in said
 
 
+@pytest.mark.slow
 def test_an_image_is_asked_about_with_its_labels(tmp_path: Path) -> None:
     nodes = [
         node("GlobalAveragePool", ["x"], ["p"]),
@@ -97,6 +99,7 @@ def test_an_image_is_asked_about_with_its_labels(tmp_path: Path) -> None:
         assert smoke(tmp_path / "out", address)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_text_goes_with_its_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     tokenizer(tmp_path)
@@ -127,6 +130,7 @@ def test_a_text_goes_with_its_tokenizer(tmp_path: Path) -> None:
         assert smoke(tmp_path / "out", address)[0] == 0
 
 
+@pytest.mark.slow
 def test_large_inputs_are_sent_as_bytes(tmp_path: Path) -> None:
     net = graph([node("Relu", ["x"], ["y"])], {"x": ["N", 3, 80, 80]}, {"y": ["N", 3, 80, 80]}, {})
     rng = np.random.default_rng(0)

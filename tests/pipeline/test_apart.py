@@ -67,6 +67,7 @@ def test_a_crash_is_one_line_and_leaves_nothing(
     assert (tmp_path / "q.onnx").read_bytes() == b"old"
 
 
+@pytest.mark.slow
 def test_a_child_that_is_stuck_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, parent = save(product(), tmp_path / "m.onnx"), os.getpid()
 
@@ -85,6 +86,7 @@ def test_a_child_that_is_stuck_is_given_up(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("returncode", [-signal.SIGSEGV, 0xC0000005])
+@pytest.mark.slow
 def test_where_forking_is_not_safe_a_fresh_interpreter_crashes(
     returncode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_without_processes_the_caller_compares(
 
 
 @pytest.mark.parametrize("perm", [[1, 0, 2], [1, 2, 0]])
+@pytest.mark.slow
 def test_a_transpose_of_the_batch_does_not_crash_in_float16(
     perm: list[int], tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def remove_other_entry(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     "change", [flip_weight, change_attribute, rename_node, edit_other_entry, remove_other_entry]
 )
+@pytest.mark.slow
 def test_changed_models_are_found(change: Any, quantized: Path) -> None:
     assert outcomes(edited(quantized, lambda _: None))["content"] == "ok"
     found = outcomes(edited(quantized, change))

@@ -396,6 +396,7 @@ def test_a_job_without_verification(tmp_path: Path) -> None:
     assert quantize(replace(job, how=Float16Settings()), tmp_path / "p.onnx").verification
 
 
+@pytest.mark.slow
 def test_a_model_of_many_nodes_takes_time_in_proportion(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["t0"], "mm")]
     nodes += [node("Relu", [f"t{i}"], [f"t{i + 1}"], f"r{i}") for i in range(4000)]
@@ -425,6 +426,7 @@ def test_a_model_of_many_nodes_takes_time_in_proportion(tmp_path: Path) -> None:
         "evaluate {m} {f} --data {d} -o {o} --skip latency --skip memory",
     ],
 )
+@pytest.mark.slow
 def test_every_command_takes_halves(
     command: str, kind: Kind, form: Form, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.slow
 def test_each_file_is_one_sample(command: str, folder: Path) -> None:
     found = CliRunner().invoke(app, COMMANDS[command])
     assert found.exit_code == 0, found.output
@@ -52,6 +53,7 @@ def test_each_file_is_one_sample(command: str, folder: Path) -> None:
     assert "24 samples (one per file: outputs of a row depend on the others)" in found.output
 
 
+@pytest.mark.slow
 def test_the_result_is_verified_and_evaluated_by_files(folder: Path) -> None:
     runner = CliRunner()
     assert runner.invoke(app, COMMANDS["static"]).exit_code == 0

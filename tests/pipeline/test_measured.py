@@ -87,6 +87,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Prepared]:
     return asked
 
 
+@pytest.mark.slow
 def test_a_model_is_run_and_the_result_says_what_that_showed(
     source: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_run_too_short_to_measure_is_left_to_the_rules(
     assert result.plan.node["conv2"].mode is Mode.STATIC
 
 
+@pytest.mark.slow
 def test_a_calibration_without_data_is_measured_on_inputs_that_are_made_up(
     source: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -359,6 +361,7 @@ def test_the_times_are_those_of_the_plan_that_is_written(
 
 
 @pytest.mark.parametrize("wrong", [{"steady": False}, {"total": 58102.0}])
+@pytest.mark.slow
 def test_times_that_cannot_be_are_measured_again_and_then_left_to_the_rules(
     wrong: dict[str, Any],
     source: Path,

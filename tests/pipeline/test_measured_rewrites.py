@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from builders import Array, graph, model, node, rng, save
 
 import quantkit
@@ -43,6 +44,7 @@ def clips(count: int, seed: int) -> list[dict[str, Array]]:
     ]
 
 
+@pytest.mark.slow
 def test_smoothing_that_makes_other_samples_noisier_is_left_out(tmp_path: Path) -> None:
     source = save(rarely_loud(), tmp_path / "m.onnx")
     prepared = quantkit.prepare_static(source, clips(24, 0))
@@ -50,6 +52,7 @@ def test_smoothing_that_makes_other_samples_noisier_is_left_out(tmp_path: Path) 
     assert any("did not set the factors" in note for note in prepared.ready.notes)
 
 
+@pytest.mark.slow
 def test_too_few_samples_to_measure_leave_it_as_it_is(tmp_path: Path) -> None:
     source = save(rarely_loud(), tmp_path / "m.onnx")
     assert quantkit.prepare_static(source, clips(3, 0)).ready.divided

@@ -215,6 +215,7 @@ def many_small(count: int, width: int = 8) -> onnx.ModelProto:
     return model(graph(nodes, {"x": ["N", width]}, {"y": None}, held))
 
 
+@pytest.mark.slow
 def test_no_file_grows(tmp_path: Path) -> None:
     source, data = save(many_small(200), tmp_path / "m.onnx"), rng(1).standard_normal((96, 8))
     size = source.stat().st_size

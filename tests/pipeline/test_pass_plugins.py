@@ -320,6 +320,7 @@ def test_verifying_a_file_imports_no_code_that_the_file_names(
 
 
 @pytest.mark.parametrize("good", [NoDoubleNegation(), Functional(), IdentityEliminationPass()])
+@pytest.mark.slow
 def test_good_passes_pass(good: quantkit.ModelPass) -> None:
     check_pass(good, [chain()])
 

@@ -77,6 +77,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 def test_many_plans_of_one_preparation_are_the_files_of_many_calls(
     source: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -151,6 +152,7 @@ def stream() -> Iterator[dict[str, Array]]:
     [lambda: {"x": images()}, stream, lambda: quantkit.calibrate(convs(), {"x": images()})],
     ids=["arrays", "a stream", "a calibration"],
 )
+@pytest.mark.slow
 def test_whatever_the_data_is_it_is_needed_once(given: Any, tmp_path: Path) -> None:
     quantkit.quantize_static(convs(), tmp_path / "one.onnx", given())
     prepared = quantkit.prepare_static(convs(), given())
@@ -249,6 +251,7 @@ def test_a_saved_preparation_gives_the_same_files_without_the_data(
     ids=["arrays", "a stream", "a calibration"],
 )
 @pytest.mark.parametrize("static", [None, StaticSettings(exclude=("conv1",), method="minmax")])
+@pytest.mark.slow
 def test_a_preparation_from_what_is_in_no_file_is_taken_up_again(
     given: Any, static: StaticSettings | None, source: Path, tmp_path: Path
 ) -> None:

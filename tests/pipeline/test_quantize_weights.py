@@ -521,6 +521,7 @@ print(count)
 
 
 @pytest.mark.parametrize("share", [i / 8 for i in range(9)])
+@pytest.mark.slow
 def test_a_run_killed_anywhere_does_not_block_the_next(share: float, folder: Path) -> None:
     def run_and_kill(at: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -35,6 +35,7 @@ def grown_kb(source: Path, target: Path, verify: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's peak resident memory")
+@pytest.mark.slow
 def test_quantizing_needs_a_fraction_of_the_models_size(tmp_path: Path) -> None:
     source = big_model(tmp_path / "big.onnx", layers=6, width=3072)  # 226 MB
     grown = grown_kb(source, tmp_path / "q.onnx", "no-verify")
@@ -53,6 +54,7 @@ def test_a_model_with_external_data_becomes_one_file_that_runs(tmp_path: Path) -
     assert not (tmp_path / "q.onnx.data").exists()
 
 
+@pytest.mark.slow
 def test_a_graph_of_thousands_of_nodes(tmp_path: Path) -> None:
     from quantkit import quantize_dynamic
 

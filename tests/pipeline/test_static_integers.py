@@ -141,6 +141,7 @@ def test_planned_convolutions(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONVS)
+@pytest.mark.slow
 def test_convolutions_of_quantize_static(name: str, kind: str, tmp_path: Path) -> None:
     proto, x = conv_model(name, kind)
     data = rng(2).standard_normal((8, *x.shape[1:])).astype(np.float32)
@@ -165,6 +166,7 @@ def matrix_model(op: str, kind: str, k: int) -> tuple[onnx.ModelProto, Array]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [16, 17])
 @pytest.mark.parametrize("op", ["MatMul", "Gemm", "Gemm transB"])
+@pytest.mark.slow
 def test_matrix_products(op: str, k: int, kind: str, tmp_path: Path) -> None:
     proto, x = matrix_model(op, kind, k)
     write(proto, tmp_path / "q.onnx", {"x": x}, Format.QOPERATOR)
@@ -206,6 +208,7 @@ def test_without_care_the_same_weights_would_overflow() -> None:
 @pytest.mark.parametrize("form", [Format.QDQ, Format.QOPERATOR])
 @pytest.mark.parametrize("values", [2, 3, 10, 40, 300])
 @pytest.mark.parametrize("spread", [0.01, 1.0])
+@pytest.mark.slow
 def test_the_kernel_of_softmax_never_wraps(
     values: int, spread: float, form: Format, tmp_path: Path
 ) -> None:

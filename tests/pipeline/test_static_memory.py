@@ -53,6 +53,7 @@ def quantized(folder: Path, name: str, *, groups: bool) -> tuple[QuantizeResult,
     return result, integers(target)
 
 
+@pytest.mark.slow
 def test_a_limit_below_the_model_itself_is_said_to_be_exceeded(tmp_path: Path) -> None:
     data, recover = {"x": rows(8, 512)}, RecoverSettings(equalize=False)
     for limit, said in ((1_000_000, True), (10_000_000, False)):
@@ -63,6 +64,7 @@ def test_a_limit_below_the_model_itself_is_said_to_be_exceeded(tmp_path: Path) -
         assert any("cannot be kept" in text for text in result.warnings) is said
 
 
+@pytest.mark.slow
 def test_moments_in_groups_give_the_same_integers_and_say_so(tmp_path: Path) -> None:
     one, first = quantized(tmp_path, "one.onnx", groups=False)
     several, second = quantized(tmp_path, "several.onnx", groups=True)
@@ -96,6 +98,7 @@ def shared_out(pid: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.slow
 def test_a_limit_is_kept_by_all_processes_together(tmp_path: Path) -> None:
     save(many_moments(), tmp_path / "m.onnx")
     (tmp_path / "data").mkdir()

@@ -54,6 +54,7 @@ def test_products_around_a_clip_that_does_not_start_at_0_run_in_integers(
 @pytest.mark.parametrize("quant_format", FORMATS)
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("value", [-3.0, 5.0])
+@pytest.mark.slow
 def test_a_range_holds_the_values_that_a_pad_adds(
     value: float, *, pooled: bool, quant_format: str, tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_pad_with_minus_infinity_for_a_maxpool_is_no_range(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("quant_format", FORMATS)
 @pytest.mark.parametrize("value", [0.0, -3.0, 5.0])
+@pytest.mark.slow
 def test_a_resize_that_extrapolates_stays_float(
     value: float, quant_format: str, tmp_path: Path
 ) -> None:
@@ -153,6 +155,7 @@ def sentences(count: int, length: int, seed: int) -> Array:
 
 @pytest.mark.parametrize("quant_format", FORMATS)
 @pytest.mark.parametrize(("how", "mask"), [("Add", -1e9), ("Add", -1e4), ("Where", -1e4)])
+@pytest.mark.slow
 def test_a_mask_does_not_drown_the_scores_of_an_attention(
     how: str, mask: float, quant_format: str, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_constant_in_front_of_the_signal_does_not_hide_noise(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("by", [0.0, 3.0, 10.0, 20.0, 30.0, 60.0, 200.0])
+@pytest.mark.slow
 def test_the_printed_figure_is_the_one_that_the_floor_applies_to(by: float, tmp_path: Path) -> None:
     proto, data = offset(by), rng(1).standard_normal((48, 8, 6, 6)).astype(np.float32)
     plan = quantize_static(proto, tmp_path / "b.onnx", data, verify=False, recover=FAST).plan

@@ -72,6 +72,7 @@ def kept_notes(result: quantkit.QuantizeResult) -> list[str]:
     return [note for note in result.notes if note.startswith("Kept")]
 
 
+@pytest.mark.slow
 def test_small_weights_of_what_computes_in_float_stay_float(
     source: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_small_weights_of_what_computes_in_float_stay_float(
     assert (check.outcome, "same bytes" in check.sentence) == ("ok", True)
 
 
+@pytest.mark.slow
 def test_a_loud_tensor_stays_float_where_that_takes_little_time(
     source: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_loud_tensor_stays_float_where_that_takes_little_time(
 
 
 @pytest.mark.parametrize(("ratio", "high"), [(1.03, 1.04), (1.01, 1.2)])
+@pytest.mark.slow
 def test_what_takes_longer_or_is_not_known_well_enough_is_not_traded(
     ratio: float,
     high: float,

@@ -113,6 +113,7 @@ def test_the_chosen_file_is_made_again_byte_by_byte_from_its_plan_and_recipe(
     assert (work / "out/again.onnx").read_bytes() == (work / "out/model.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_every_candidate_is_made_again_byte_by_byte(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_budget_that_cannot_be_met_exits_with_1_and_leaves_the_best_there_is(
     assert command(["gate", "out"]) == 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_answer_and_another_seed_divides_otherwise(work: Path) -> None:
     splits = []
     for folder, seed in (("a", "0"), ("b", "0"), ("c", "1")):
@@ -192,6 +194,7 @@ def test_the_same_seed_gives_the_same_answer_and_another_seed_divides_otherwise(
     assert splits[0] == splits[1] != splits[2]
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_and_comes_to_the_same_answer(work: Path) -> None:
     tune("--max-drop", "0", "-o", "whole")
     line = [sys.executable, "-c", _MAIN, "tune", "m.onnx", "--data", "d.npz", "--max-drop", "0"]
@@ -211,6 +214,7 @@ def test_a_killed_search_goes_on_and_comes_to_the_same_answer(work: Path) -> Non
 
 
 @pytest.mark.parametrize(("call", "name"), [("mkdir", "candidates"), ("unlink", "plan.json")])
+@pytest.mark.slow
 def test_a_search_killed_while_its_folder_is_made_or_cleared_can_be_begun_again(
     call: str, name: str, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,6 +459,7 @@ def test_quantkit_toml_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert (read.calibrated.limit, read.calibrated.seed) == (7, 3)
 
 
+@pytest.mark.slow
 def test_workers_of_a_cluster_come_to_the_same_files(work: Path) -> None:
     from calibration.test_distributed import Dask
 

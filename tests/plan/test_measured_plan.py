@@ -124,6 +124,7 @@ def cases(draw: st.DrawFn) -> tuple[View, Costs]:
 
 @given(cases())
 @settings(max_examples=150, deadline=None)
+@pytest.mark.slow
 def test_the_cut_is_as_good_as_trying_everything(case: tuple[View, Costs]) -> None:
     view, costs = case
     free = [node.name for node in view.nodes if node.op_type != "Sigmoid"]
@@ -163,6 +164,7 @@ def chain(count: int, seed: int = 0) -> tuple[View, Plan, Costs]:
     return view, all_static(view), costs
 
 
+@pytest.mark.slow
 def test_work_grows_with_the_nodes_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     import quantkit.quantize.plan.measured as module
 

@@ -113,6 +113,7 @@ DISTINCT = {(t.products, t.computes, t.moves, t.needs_output): n for n, t in TAR
 
 
 @pytest.mark.parametrize("name", DISTINCT.values())
+@pytest.mark.slow
 def test_what_is_observed_is_all_that_a_plan_asks_for_in_every_pair(name: str) -> None:
     target = TARGETS[name]
     loaded = load(side_by_side(list(product(forms(target), forms(target))))).model

@@ -48,6 +48,7 @@ def moved(inputs: tuple[Path, Path], folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_twice_in_one_process_from_two_folders(
     way: str, inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_twice_in_one_process_from_two_folders(
     assert len(found[0]) == (2 if way.endswith("external") else 1)
 
 
+@pytest.mark.slow
 def test_in_processes_with_other_hashes_of_strings(
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def opened(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["judged", "hard", "unlabelled", "searched"])
+@pytest.mark.slow
 def test_quiet_and_within_its_width(
     browser: Browser, pages: dict[str, Path], name: str, theme: Literal["light", "dark"]
 ) -> None:

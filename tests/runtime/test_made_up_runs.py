@@ -66,6 +66,7 @@ def test_a_run_that_takes_too_much_is_stopped_and_less_is_tried(
     assert found.feeds or "a run takes more than" in found.reason
 
 
+@pytest.mark.slow
 def test_a_model_that_never_ends_is_quantized_and_not_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

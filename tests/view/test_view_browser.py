@@ -81,6 +81,7 @@ def rows(page: Page) -> int:
     return page.locator(".box").count()
 
 
+@pytest.mark.slow
 def test_first_sight_groups_and_search(browser: Browser, folder: Path) -> None:
     with opened(browser, folder / "scopes.html") as page:
         assert 5 < rows(page) <= 90

@@ -136,6 +136,7 @@ def quantized(bits: int) -> LoadedModel:
 
 
 @pytest.mark.parametrize("bits", [8, 5, 4, 3, 2])
+@pytest.mark.slow
 def test_weights_that_nobody_trained_are_those_of_the_file(bits: int) -> None:
     student = quantized(bits)
     for seed in range(3):

@@ -140,5 +140,6 @@ def random_graph(steps: list[Step], outputs: list[int], opset: int) -> onnx.Mode
     outputs=st.lists(st.integers(0, 30), min_size=1, max_size=3),
     opset=st.sampled_from(OPSETS),
 )
+@pytest.mark.slow
 def test_any_graph_keeps_its_results(steps: list[Step], outputs: list[int], opset: int) -> None:
     assert_kept(random_graph(steps, outputs, opset), *PASSES)

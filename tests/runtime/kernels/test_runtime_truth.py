@@ -117,6 +117,7 @@ def test_the_sample_without_residuals_runs_in_integers_in_the_default_call_too(
     ("name", "lost", "total"),
     [("efficientnet_lite0", 14, 50), ("mobilenet_v2", 15, 53), ("resnet20_cifar10", 12, 22)],
 )
+@pytest.mark.slow
 def test_real_models_by_the_default_call(tmp_path: Path, name: str, lost: int, total: int) -> None:
     task = tasks(SHARED, Sizes(images=1, small=4, pairs=1, calibration=4))[name]()
     if task is None:
