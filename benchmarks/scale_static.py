@@ -71,7 +71,7 @@ class _Stopwatch:
 
 def quantize_static(job: dict[str, Any]) -> dict[str, Any]:
     """Quantize ``source``, whose input is rows of ``width`` values."""
-    from quantkit.api.task import Task, quantize
+    from quantkit.api.quantize import Task, quantize
     from quantkit.settings import StaticSettings
 
     generator = np.random.default_rng(0)

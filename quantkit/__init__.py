@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from quantkit.api.calibrate import calibrate as calibrate
     from quantkit.api.diff import diff_models as diff_models, diff_results as diff_results
     from quantkit.api.evaluate import evaluate_models as evaluate_models
-    from quantkit.api.export import export_model as export_model
+    from quantkit.api.export import ExportResult as ExportResult, export_model as export_model
     from quantkit.api.gate import GateVerdict as GateVerdict, gate_result as gate_result
     from quantkit.api.optimize import optimize as optimize
-    from quantkit.api.package import package_model as package_model
+    from quantkit.api.package import Packaged as Packaged, package_model as package_model
     from quantkit.api.prepared import (
         load_prepared as load_prepared,
         plan_prepared as plan_prepared,
@@ -49,10 +49,8 @@ if TYPE_CHECKING:
         check_metric as check_metric,
     )
     from quantkit.evaluate.diff import ModelDiff as ModelDiff, ResultDiff as ResultDiff
-    from quantkit.pipeline.export import ExportResult as ExportResult
     from quantkit.pipeline.inspect import Inspection as Inspection, inspect_model as inspect_model
     from quantkit.pipeline.optimize import check_pass as check_pass
-    from quantkit.pipeline.package import Packaged as Packaged
     from quantkit.pipeline.result import QuantizeResult as QuantizeResult
     from quantkit.pipeline.prepared import Prepared as Prepared
     from quantkit.pipeline.tune import Tuned as Tuned
@@ -89,10 +87,10 @@ _PUBLIC = {
     "quantkit.api.calibrate": "calibrate",
     "quantkit.api.diff": "diff_models diff_results",
     "quantkit.api.evaluate": "evaluate_models",
-    "quantkit.api.export": "export_model",
+    "quantkit.api.export": "ExportResult export_model",
     "quantkit.api.gate": "GateVerdict gate_result",
     "quantkit.api.optimize": "optimize",
-    "quantkit.api.package": "package_model",
+    "quantkit.api.package": "Packaged package_model",
     "quantkit.api.prepared": "load_prepared plan_prepared realize_plan save_prepared",
     "quantkit.api.quantize": "plan_static plan_weights prepare_static quantize_dynamic quantize_float16 quantize_static quantize_weights",
     "quantkit.api.report": "ReportFiles write_report",
@@ -103,10 +101,8 @@ _PUBLIC = {
     "quantkit.errors": "QuantkitError",
     "quantkit.evaluate.accuracy.user_metric": "MetricFunction check_metric",
     "quantkit.evaluate.diff": "ModelDiff ResultDiff",
-    "quantkit.pipeline.export": "ExportResult",
     "quantkit.pipeline.inspect": "Inspection inspect_model",
     "quantkit.pipeline.optimize": "check_pass",
-    "quantkit.pipeline.package": "Packaged",
     "quantkit.pipeline.result": "QuantizeResult",
     "quantkit.pipeline.prepared": "Prepared",
     "quantkit.pipeline.tune": "Tuned",

@@ -23,8 +23,8 @@ from doc_pages import (
     named,
 )
 
+from quantkit.api.evaluate import _write_inputs
 from quantkit.cli.app import app, run
-from quantkit.pipeline.demo import _write_inputs
 from quantkit.samples import fashion_mnist
 from quantkit.settings import load_recipe
 from quantkit.targets import TARGETS

@@ -22,7 +22,7 @@ from quantkit.files import (
     replace_text,
     scratch,
 )
-from quantkit.pipeline.only_run import only_run
+from quantkit.pipeline.partial import only_run
 
 
 @pytest.fixture(autouse=True)
@@ -310,7 +310,7 @@ def test_files_are_replaced_where_the_system_knows_no_owners(
 HOLDS = """
 import sys
 from pathlib import Path
-from quantkit.pipeline.only_run import only_run
+from quantkit.pipeline.partial import only_run
 with only_run(Path("o.onnx")):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,25 +1,49 @@
-"""Evaluation of candidates against the float model, on real data: by arguments, or by what a recipe says."""
+"""Evaluation of candidates against the float model, on real data: by arguments, or by what a recipe says; and a demo of it."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
 from quantkit.api.files import files_read
-from quantkit.calibration.monitor import Monitor
-from quantkit.errors import UsageError
+from quantkit.api.quantize import Task, quantize
+from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.errors import OutputError, UsageError
 from quantkit.evaluate.gate import rules_of
 from quantkit.evaluate.match.pair import NamedModel, named
 from quantkit.evaluate.outputs import AccuracyOptions
-from quantkit.files import check_folder, check_unasked
-from quantkit.pipeline.demo import run_demo
+from quantkit.files import check_folder, check_unasked, replacing
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
 from quantkit.pipeline.evaluation_folder import WRITTEN, write_evaluation, written
 from quantkit.result import Result
-from quantkit.settings import DataSettings, EvaluateSettings, GateSettings, Recipe
+from quantkit.samples import fashion_mnist
+from quantkit.settings import (
+    DataSettings,
+    DynamicSettings,
+    EvaluateSettings,
+    GateSettings,
+    Recipe,
+    StaticSettings,
+    load_recipe,
+)
+from quantkit.spec import QInt8, QUInt8, weight_int_type
 
 __all__ = ["WRITTEN", "evaluate_models", "evaluate_recipe", "named", "run_demo"]
-
 Candidates = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
+_CALIBRATED = 128  # images
+_RECIPE = """\
+# What `quantkit evaluate` judges candidates by; `quantkit gate` does it again.
+[gate]
+max_drop = 0.01              # of top-1: one point,
+confidence = 0.95            # judged at the 95 % bound
+min_size_reduction = 0.6
+max_flips = 0.03
+"""
 
 
 @checked_kinds
@@ -189,3 +213,71 @@ def _named_models(float_model: str | Path, candidates: Candidates) -> tuple[Name
         raise UsageError(f"Two models are called '{base.name}': call the candidate differently.")
     found = (NamedModel(name=name, path=Path(path)) for name, path in candidates.items())
     return (base, *found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """What was measured, and where it was written: result.json, report.html, report.md."""
+
+    result: Result
+    files: tuple[Path, Path, Path]
+
+
+def run_demo(folder: Path, monitor: Monitor | None = None) -> DemoResult:
+    """Run the demo; write models, data and report into `folder`."""
+    monitor = monitor or Silent()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        source = _write_inputs(folder)
+    except OSError as e:
+        raise OutputError(f"Cannot write into the folder '{folder}': {e.strerror}.") from e
+    models = (NamedModel(name="float32", path=source), *_quantized(folder, source, monitor))
+    names = [f"{model.name}={model.path.name}" for model in models]
+    images = DataSettings(path=folder / "images.npz", shuffle=False)
+    result, _ = evaluate_recipe(
+        models,
+        replace(load_recipe(folder / "quantkit.toml"), evaluated=images),
+        None,
+        skip=("memory",),  # a process for each model, and next to nothing to see of so small ones
+        title="Fashion-MNIST classifier",
+        command=shlex.join(["quantkit", "evaluate", *names])
+        + " --data images.npz --no-shuffle --skip memory",
+        monitor=monitor,
+    )
+    return DemoResult(result=result, files=write_evaluation(result, folder))
+
+
+def _write_inputs(folder: Path) -> Path:
+    """Write what a user would have: a model, labelled images, others to calibrate with, the rules."""
+    sample = fashion_mnist()
+    parts = {"calibration": slice(None, _CALIBRATED), "images": slice(_CALIBRATED, None)}
+    contents = {"quantkit.toml": _RECIPE.encode(), "fashion.onnx": sample.model.read_bytes()}
+    for name, part in parts.items():
+        packed = BytesIO()
+        np.savez(packed, image=sample.images[part], label=sample.labels[part])
+        contents[f"{name}.npz"] = packed.getvalue()
+    for name, content in contents.items():
+        path = folder / name
+        if path.exists() and path.read_bytes() != content:
+            raise UsageError(
+                f"The demo would overwrite '{path}', which is not its own; choose another folder with -o."
+            )
+    for name, content in contents.items():
+        with replacing(folder / name) as file:
+            file.write(content)
+    return folder / "fashion.onnx"
+
+
+def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[NamedModel]:
+    """Quantize in three ways."""
+    found = []
+    for weight_type in (QUInt8, QInt8):
+        stored: Any = weight_int_type(weight_type).name
+        monitor.stage(f"Quantizing to {weight_type.value}")
+        target = folder / f"fashion.{weight_type.value}.onnx"
+        quantize(Task(source=source, how=DynamicSettings(weight_type=stored)), target)
+        found.append(NamedModel(name=f"dynamic {weight_type.value}", path=target))
+    monitor.stage("Calibrating, and quantizing to static int8")
+    target = folder / "fashion.static.onnx"
+    quantize(Task(source=source, how=StaticSettings(), data=folder / "calibration.npz"), target)
+    return [*found, NamedModel(name="static int8", path=target)]

@@ -1,51 +1,29 @@
 """The types of what calls return, down to their parts: for code that shows it."""
 
-from quantkit.calibration import Calibration, CalibratorOf
-from quantkit.data import Description
-from quantkit.deploy.export.prove import Proof
-from quantkit.evaluate.diff import ModelDiff, ResultDiff
-from quantkit.evaluate.diff.figures import Unit
-from quantkit.evaluate.diff.nodes import Change, NodeChange, NodeRef
-from quantkit.evaluate.diff.results import CandidateDiff, FigureChange
-from quantkit.evaluate.diff.weights import WeightChange
-from quantkit.pipeline.export import ExportResult
-from quantkit.pipeline.inspect import Inspection, Port
-from quantkit.pipeline.optimize import OptimizeResult
-from quantkit.pipeline.package import Packaged
-from quantkit.pipeline.result import QuantizeResult
-from quantkit.pipeline.tune import Candidate, Tuned
-from quantkit.pipeline.verify_file import Attestation
-from quantkit.quantize.plan import Plan, WeightPlan
-from quantkit.quantize.rewrite.simplify import SimplifyReport
-from quantkit.runtime.check_result import Verification
-from quantkit.runtime.kernels import Fusion
-
-__all__ = [
-    "Attestation",
-    "Calibration",
-    "CalibratorOf",
-    "Candidate",
-    "CandidateDiff",
-    "Change",
-    "Description",
-    "ExportResult",
-    "FigureChange",
-    "Fusion",
-    "Inspection",
-    "ModelDiff",
-    "NodeChange",
-    "NodeRef",
-    "OptimizeResult",
-    "Packaged",
-    "Plan",
-    "Port",
-    "Proof",
-    "QuantizeResult",
-    "ResultDiff",
-    "SimplifyReport",
-    "Tuned",
-    "Unit",
-    "Verification",
-    "WeightChange",
-    "WeightPlan",
-]
+from quantkit.api.export import ExportResult as ExportResult
+from quantkit.api.package import Packaged as Packaged
+from quantkit.calibration import Calibration as Calibration
+from quantkit.calibration import CalibratorOf as CalibratorOf
+from quantkit.data import Description as Description
+from quantkit.deploy.export.prove import Proof as Proof
+from quantkit.evaluate.diff import ModelDiff as ModelDiff
+from quantkit.evaluate.diff import ResultDiff as ResultDiff
+from quantkit.evaluate.diff.figures import Unit as Unit
+from quantkit.evaluate.diff.nodes import Change as Change
+from quantkit.evaluate.diff.nodes import NodeChange as NodeChange
+from quantkit.evaluate.diff.nodes import NodeRef as NodeRef
+from quantkit.evaluate.diff.results import CandidateDiff as CandidateDiff
+from quantkit.evaluate.diff.results import FigureChange as FigureChange
+from quantkit.evaluate.diff.weights import WeightChange as WeightChange
+from quantkit.pipeline.inspect import Inspection as Inspection
+from quantkit.pipeline.inspect import Port as Port
+from quantkit.pipeline.optimize import OptimizeResult as OptimizeResult
+from quantkit.pipeline.result import QuantizeResult as QuantizeResult
+from quantkit.pipeline.tune import Candidate as Candidate
+from quantkit.pipeline.tune import Tuned as Tuned
+from quantkit.pipeline.verify_file import Attestation as Attestation
+from quantkit.quantize.plan import Plan as Plan
+from quantkit.quantize.plan import WeightPlan as WeightPlan
+from quantkit.quantize.rewrite.simplify import SimplifyReport as SimplifyReport
+from quantkit.runtime.check_result import Verification as Verification
+from quantkit.runtime.kernels import Fusion as Fusion

@@ -1,15 +1,38 @@
-"""`verify_file`: is a model what it says it is?"""
+"""`verify_file`: is a model what it says it is, and does quantizing as its record says give the same?"""
 
-from collections.abc import Callable
+import filecmp
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from quantkit.api.arguments import as_path, checked_kinds
-from quantkit.errors import UsageError
-from quantkit.pipeline.reproduce import reproduce
-from quantkit.pipeline.verify_file import Attestation, attest
+from quantkit.calibration import Calibration, CalibratorOf
+from quantkit.calibration.collect import CalibrateOptions
+from quantkit.calibration.container import is_calibration
+from quantkit.errors import ModelError, UsageError
+from quantkit.files import scratch
+from quantkit.model.graph.load import model_files
+from quantkit.model.provenance import Provenance, content_digest, read_provenance
+from quantkit.pipeline.form import run_form
+from quantkit.pipeline.forms import form_of, settings_of
+from quantkit.pipeline.optimize import optimize_model
+from quantkit.pipeline.prepared import Job, Output
+from quantkit.pipeline.result import kept_of
+from quantkit.pipeline.verify_file import (
+    Attestation,
+    Check,
+    attest,
+    require_provenance,
+    samples_used,
+    version_changes,
+    was_calibrated,
+)
+from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
 from quantkit.settings import DataSettings, parse_memory
+from quantkit.settings.record import data_settings_of, recorded_settings
 
 
 @checked_kinds
@@ -59,3 +82,164 @@ def verify_file(  # noqa: PLR0913 - one parameter per question
     if not again or source is None:
         return found
     return replace(found, checks=(*found.checks, reproduce(path, source, **given)))
+
+
+def reproduce(
+    model: Path,
+    float_model: Path,
+    *,
+    data: Path | None = None,
+    settings: DataSettings | None = None,
+    memory: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Check:
+    """Quantize again with the recorded options and compare the bytes.
+
+    Args:
+        model: A model that quantkit wrote.
+        float_model: What it was made from.
+        data: What it was calibrated with: data, or the file of a calibration.
+        settings: How samples are prepared; None is as the record says.
+        memory: Bytes that may be held at once, where settings do not say it.
+        progress: Called with what is being done.
+
+    Raises:
+        QuantkitError: The model carries no provenance, or float model or data cannot be read.
+    """
+    _, says = require_provenance(model)
+    if was_calibrated(says) and data is None:
+        raise UsageError(
+            "It was calibrated: to make it again give the data, or the calibration, as --data."
+        )
+    obstacle = _obstacle(says, data)
+    if obstacle:
+        return Check("again", "unknown", f"Cannot be made again: {obstacle}.")
+    progress("Making it again")
+    with scratch() as folder:
+        made = folder / model.name  # external data is named after it
+        try:
+            if settings is None and was_calibrated(says):
+                settings = replace(data_settings_of(says.options), memory=memory)
+            _make(says, float_model, made, data, settings or DataSettings())
+        except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
+            raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
+        return _compared(model, made, says)
+
+
+def _obstacle(says: Provenance, data: Path | None) -> str:
+    """Return why the record does not suffice; "" if it does."""
+    if says.kind == "optimize":
+        return _foreign(says.options.get("extra_passes", ()))
+    if says.options.get("plan") is not None:
+        return "it follows a plan of which only the hash is recorded"
+    if says.kind != "static":
+        return "a framework exported it; run quantkit export" if says.kind == "export" else ""
+    if says.calibration is not None and data is not None and not is_calibration(data):
+        return "it was made from a calibration; give that file as --data"
+    if says.calibration is None and data is not None and is_calibration(data):
+        return "it was made from data, not from a calibration"
+    return ""
+
+
+def _foreign(passes: Sequence[str]) -> str:
+    """Return why passes of other packages are not run again: a file from elsewhere must not choose what is imported."""
+    installed = PLUGINS.names()
+    for name in passes:
+        if name not in installed:
+            code = "code that only its maker names" if ":" in name else "which is not installed"
+            return f"it ran the pass '{name}', {code}"
+    return ""
+
+
+def _make(
+    says: Provenance, source: Path, target: Path, data: Path | None, settings: DataSettings
+) -> None:
+    given = says.options
+    verify, external = bool(given["verify"]), bool(given["external_data"])
+    if says.kind == "optimize":
+        optimize_model(
+            source,
+            target,
+            passes=given["passes"],
+            extra_passes=given.get("extra_passes", ()),
+            verify=verify,
+            external_data=external,
+            opset=given.get("opset", 0),
+            metadata=given.get("metadata"),
+        )
+        return
+    job = _job(says, source, data if was_calibrated(says) else None, settings)
+    run_form(form_of(job, Output(path=target, verify=verify, external_data=external)))
+
+
+def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettings) -> Job[Any]:
+    given, observed = says.options, None
+    calibrate = {**given.get("calibrate", {"skip_bad": bool(given.get("skip_bad"))})}
+    if "method" in calibrate:
+        method = msgspec.convert(calibrate.pop("method"), CalibratorOf)
+        calibrate |= {"method": method, "most": samples_used(says)}
+        if data is not None and is_calibration(data):
+            observed = Calibration.load(str(data)).by(method)
+    return Job(
+        source=source,
+        data=observed or data,
+        options=recorded_settings(given, settings_of(says.kind)),
+        calibrate=CalibrateOptions(**calibrate),
+        settings=settings,
+        kept=kept_of(given),
+        bits=given.get("bits"),
+    )
+
+
+def _compared(model: Path, made: Path, says: Provenance) -> Check:
+    if _same_bytes(model, made):
+        return Check("again", "ok", "Made again from the same inputs, it has the same bytes.")
+    now = read_provenance(made)
+    assert now is not None  # noqa: S101 - it was just written
+    causes = _causes(says, now)
+    if content_digest(model) == now.content:
+        differ = f"; the record differs: {'; '.join(causes)}" if causes else ""
+        return Check("again", "ok", f"Made again, it is the same model{differ}.")
+    if not causes:
+        return Check("again", "wrong", "Made again from the same inputs, it is another model.")
+    inputs = says.float.sha256 != now.float.sha256 or _data_of(says) != _data_of(now)
+    return Check(
+        "again", "wrong" if inputs else "unknown", f"Made again, it differs: {'; '.join(causes)}."
+    )
+
+
+def _causes(was: Provenance, now: Provenance) -> list[str]:
+    """Return what explains a difference, most likely first."""
+    found = []
+    if was.float.sha256 != now.float.sha256:
+        found.append("the float model is another")
+    if _data_of(was) != _data_of(now):
+        found.append("the calibration data is another")
+    if was.options != now.options:
+        keys = (
+            k for k in {**was.options, **now.options} if was.options.get(k) != now.options.get(k)
+        )
+        found.append(f"other options ({', '.join(sorted(keys))})")
+    found += (f"made with {change}" for change in version_changes(was.software, now.software))
+    if was.cpu != now.cpu:
+        found.append(f"made on another CPU ({was.cpu})")
+    if was.options.get("sample"):
+        found.append("it was verified with a sample that is not recorded")
+    return found
+
+
+def _data_of(record: Provenance) -> tuple[str, str, int]:
+    data, calibration = record.data, record.calibration
+    return (
+        data.fingerprint if data else "",
+        calibration.sha256 if calibration else "",
+        data.samples if data else 0,
+    )
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    """Say whether two models are the same, their external data included."""
+    files = model_files(one), model_files(other)
+    return len(files[0]) == len(files[1]) and all(
+        a.exists() and filecmp.cmp(a, b, shallow=False) for a, b in zip(*files, strict=True)
+    )

@@ -12,12 +12,9 @@ from quantkit.errors import UsageError
 from quantkit.evaluate.match.pair import SharedModel
 from quantkit.files import check_folder, check_outputs, replace_text
 from quantkit.model.graph.load import model_files
-from quantkit.pipeline.netron import netron_server
 from quantkit.pipeline.view import ViewOptions, view
 from quantkit.quantize.plan import Plan, read_plan
 from quantkit.result import Result
-
-__all__ = ["ViewFiles", "netron_server", "view_model"]
 
 _OVERLAYS = ("int8.json", "drift.json", "latency.json", "size.json")
 _EXPLORER = ("graph.json", "graph_float.json", "graph_other.json", *_OVERLAYS)

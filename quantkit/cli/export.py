@@ -23,7 +23,7 @@ from quantkit.settings import DataSettings, DynamicSettings, ExportSettings, Rec
 from quantkit.settings.declare import check_choice
 
 if TYPE_CHECKING:
-    from quantkit.api.task import Task
+    from quantkit.api.quantize import Task
 
 
 _PANEL = "Next steps"
@@ -147,7 +147,7 @@ def _stem(source: str) -> str:
 
 
 def _task(mode: str, path: Path, recipe: Recipe, samples: DataFlags) -> "Task":
-    from quantkit.api.task import Task
+    from quantkit.api.quantize import Task
 
     if mode == "dynamic":
         return Task(source=path, how=DynamicSettings())

@@ -25,8 +25,8 @@ from quantkit.files import check_outputs
 from quantkit.settings import load_recipe
 
 if TYPE_CHECKING:
+    from quantkit.api.quantize import Task
     from quantkit.api.results import Plan
-    from quantkit.api.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def static(
     `quantkit plan weights` and `quantkit plan float16` do the same for weights in blocks and for 16 bits.
     """
     from quantkit.api.files import read_plan
-    from quantkit.api.task import ignored_requests
+    from quantkit.api.quantize import ignored_requests
 
     compared = None if other is None else read_plan(other)  # before anything is run
     notes: list[str] = []
@@ -131,7 +131,7 @@ def float16(
 def _planned(task: "Task", show: _ShowFlags, read: Iterable[Path | None]) -> "Plan":
     """Make a plan, if nothing that is read will be overwritten."""
     from quantkit.api.files import files_read
-    from quantkit.api.task import make_plan
+    from quantkit.api.quantize import make_plan
 
     check_outputs([show.saved], [*files_read(task.samples, Path(str(task.source))), *read])
     with watching(quiet=show.as_json) as monitor:

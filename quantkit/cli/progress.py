@@ -12,8 +12,8 @@ from quantkit.text import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from quantkit.api.quantize import Stages
     from quantkit.api.results import Description
-    from quantkit.api.task import Stages
 
 
 # Seconds: of a run without lines about its progress, and between two lines of one stage.
@@ -59,7 +59,7 @@ def progress() -> Iterator["Callable[[str], None]"]:
 @contextmanager
 def stages() -> Iterator["Stages"]:
     """Show the stages of what counts no samples; see `progress`."""
-    from quantkit.api.task import Stages
+    from quantkit.api.quantize import Stages
 
     with progress() as show:
         yield Stages(show)

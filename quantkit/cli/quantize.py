@@ -33,7 +33,7 @@ from quantkit.files import check_outputs
 from quantkit.settings import DynamicSettings, load_recipe
 
 if TYPE_CHECKING:
-    from quantkit.api.task import Task
+    from quantkit.api.quantize import Task
 
 
 _DATA_FLAGS = ("--data", "--calibration", "--plan")
@@ -103,7 +103,7 @@ def dynamic(
 ) -> None:
     """Quantize weights to int8, and activations while the model runs. Needs no data."""
     from quantkit.api.files import read_inputs
-    from quantkit.api.task import Task
+    from quantkit.api.quantize import Task
 
     if sample is not None and not write.verify:
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from quantkit.api.quantize import Task
     from quantkit.api.results import (
         ExportResult,
         Fusion,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         Verification,
         WeightPlan,
     )
-    from quantkit.api.task import Task
     from quantkit.reasons import Reason
 
 

@@ -23,8 +23,8 @@ from quantkit.settings import (
 )
 
 if TYPE_CHECKING:
+    from quantkit.api.quantize import Task
     from quantkit.api.results import Plan, QuantizeResult
-    from quantkit.api.task import Task
 
 
 # What a plan that is given has already decided. It still takes the type: one of 16 bits needs a newer opset.
@@ -146,7 +146,7 @@ def task_of(model: Path | None, recipe: Recipe, samples: DataFlags, how: Any) ->
     Raises:
         UsageError: The recipe names no model either.
     """
-    from quantkit.api.task import Task
+    from quantkit.api.quantize import Task
 
     source, settings = model_of(model, recipe), samples.over_recipe(recipe.calibrated)
     skip = samples.skip_bad
@@ -195,8 +195,8 @@ def run_task(
     verify: bool = True,
     external_data: bool = False,
 ) -> "QuantizeResult":
-    """Quantize, and show the progress; see `quantkit.api.task.quantize`."""
-    from quantkit.api.task import quantize
+    """Quantize, and show the progress; see `quantkit.api.quantize.quantize`."""
+    from quantkit.api.quantize import quantize
 
     counts = not isinstance(task.how, DynamicSettings)
     doing = "Solving" if isinstance(task.how, WeightsSettings) else "Observing"

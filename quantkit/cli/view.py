@@ -3,10 +3,12 @@
 import os
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +18,13 @@ from quantkit.cli.console import line, output, print_notes
 from quantkit.cli.flags import expanded
 from quantkit.cli.progress import progress
 from quantkit.errors import UsageError
+from quantkit.installation import install_command
 
 if TYPE_CHECKING:
     from quantkit import ViewFiles
+
+
+_HOST = "127.0.0.1"
 
 
 @expanded
@@ -144,12 +150,27 @@ def _has_screen() -> bool:
 
 
 def _netron(model: Path) -> None:
-    from quantkit.api.view import netron_server
+    """Serve a model to Netron, which others make, on the loopback interface alone, until somebody presses Ctrl-C."""
+    try:
+        netron = import_module("netron")
+    except ImportError as e:
+        raise UsageError(
+            f"Netron is not installed: {install_command('view')}, or leave out --netron: quantkit's own page needs nothing."
+        ) from e
+    from quantkit.api.files import model_files
 
-    with netron_server(model) as (address, wait):
-        line(f"{model} in Netron at {address} (Ctrl-C ends it)")
+    model_files(model)  # refuses what is no model
+    with socket.socket() as free:
+        free.bind((_HOST, 0))
+        address: tuple[str, int] = free.getsockname()
+    netron.start(str(model), address=address, browse=True)
+    try:
+        line(f"{model} in Netron at http://{address[0]}:{address[1]} (Ctrl-C ends it)")
         line(
             "Netron's page contacts third parties; quantkit's own page, without --netron, contacts nobody",
             "yellow",
         )
-        wait()
+        with suppress(KeyboardInterrupt):
+            netron.wait()
+    finally:
+        netron.stop(address)

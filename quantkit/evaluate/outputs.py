@@ -33,7 +33,7 @@ from quantkit.evaluate.match.pair import NamedModel
 from quantkit.result import DataSource, Drift, Metric
 from quantkit.runtime.runs import row_trial
 from quantkit.settings import METRICS, DataSettings, EvaluateSettings, ImageSettings, closest
-from quantkit.settings.carried import carried_by
+from quantkit.settings.record import carried_by
 
 __all__ = ["AccuracyOptions", "MeasuredOutputs", "NamedModel", "measure_outputs"]
 

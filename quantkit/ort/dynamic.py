@@ -14,11 +14,11 @@ from quantkit.errors import NothingToQuantizeError
 from quantkit.model.ops import FACTS
 from quantkit.ort.extra_options import read_extra_options
 from quantkit.ort.quant_utils import type_name
+from quantkit.pipeline.apart import write_float
 from quantkit.pipeline.form import run_form
 from quantkit.pipeline.forms.dynamic import DynamicForm
-from quantkit.pipeline.job import Job, Output
+from quantkit.pipeline.prepared import Job, Output
 from quantkit.pipeline.result import QuantizeResult
-from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Plan
 from quantkit.reasons import Why
 from quantkit.settings import DynamicSettings

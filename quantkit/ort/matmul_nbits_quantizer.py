@@ -42,8 +42,8 @@ from quantkit.model.graph.protos import to_ir
 from quantkit.model.graph.save import staged
 from quantkit.ort._passthrough import forward
 from quantkit.ort.dynamic import told
+from quantkit.pipeline.apart import write_float
 from quantkit.pipeline.result import QuantizeResult
-from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.blocks import grid_of, slow_path
 from quantkit.quantize.plan.model import kernel_bits

@@ -14,7 +14,7 @@ from onnxruntime.quantization.quant_utils import QuantFormat, QuantType
 from onnxruntime.quantization.quantize import CalibrationMethod
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.api.task import Task, job_of
+from quantkit.api.quantize import Task, job_of
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.model.graph.load import load
@@ -24,11 +24,11 @@ from quantkit.ort.calibration_cache import cached
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.quant_utils import plain_name, type_name
+from quantkit.pipeline.apart import write_float
 from quantkit.pipeline.form import run_form
 from quantkit.pipeline.forms.static import StaticForm
-from quantkit.pipeline.job import Output
+from quantkit.pipeline.prepared import Output
 from quantkit.pipeline.result import QuantizeResult
-from quantkit.pipeline.write_float import write_float
 from quantkit.quantize.plan import Format, check_settings
 from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type

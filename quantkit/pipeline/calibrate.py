@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.collect import CalibrateOptions, collect
@@ -11,17 +12,19 @@ from quantkit.calibration.model_inputs import with_model_folder
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.opened import OpenedData, open_samples, with_limit
 from quantkit.calibration.points import Points, points_of
-from quantkit.errors import (
-    NothingToQuantizeError,
-    UsageError,
-)
+from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.shapes import infer_types
 from quantkit.model.graph.view import view_of
-from quantkit.pipeline.static_view import needed_by_any
+from quantkit.model.ops.view import View
+from quantkit.pipeline.prepared import float_copy, with_opset
+from quantkit.quantize.plan import ranges_needed
+from quantkit.quantize.rewrite.simplify import simplify
+from quantkit.quantize.rewrite.split import split_fused
 from quantkit.runtime.session import load_model
-from quantkit.settings import DataSettings
+from quantkit.settings import DataSettings, StaticSettings
+from quantkit.targets import DEFAULT, registered
 
 
 def calibrate_model(
@@ -97,6 +100,30 @@ def points_in(loaded: LoadedModel, needed: tuple[str, ...] = ()) -> Points:
     """Return the tensors of a model to observe, perhaps none; see `find_points`."""
     infer_types(loaded.model)
     return points_of(view_of(loaded.model, read_weights=False), needed)
+
+
+def needed_by_any(model: ir.Model) -> tuple[str, ...]:
+    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made."""
+    view, renamed = view_for_static(model)
+    if view is None:  # then no plan can be made either
+        return ()
+    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
+    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
+
+
+def view_for_static(model: ir.Model) -> tuple[View | None, dict[str, str]]:
+    """Return a view of a model as `quantkit.pipeline.prepare` plans it, and the names of tensors that it widened.
+
+    Weights are neither copied nor read. The view is None where the opset cannot be raised.
+    """
+    copy, _, renamed = float_copy(model, keep_inputs=False)
+    try:
+        copy, _ = with_opset(copy, DEFAULT.min_opset)
+    except ModelError:
+        return None, renamed
+    split_fused(copy)
+    simplify(copy)
+    return view_of(copy, read_weights=False), renamed
 
 
 def _partial(output: Path) -> Path:

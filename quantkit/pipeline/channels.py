@@ -20,8 +20,7 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import copy_of
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.calibrate import collected
-from quantkit.pipeline.job import Job
-from quantkit.pipeline.prepared import Feeds, FloatModel
+from quantkit.pipeline.prepared import Feeds, FloatModel, Job
 from quantkit.pipeline.static_model import STEPS, fitting, runnable
 from quantkit.quantize.plan import SolvedIntegers, plan_static, ranges_needed
 from quantkit.quantize.rewrite.equalize import Group, equalize, extreme_requests, groups_of

@@ -13,7 +13,7 @@ from quantkit.calibration.requests import RunningMinMax
 from quantkit.errors import UsageError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.view import HalfView
-from quantkit.pipeline.job import Job
+from quantkit.pipeline.prepared import Job
 from quantkit.quantize.plan.half import Ranges
 from quantkit.settings import Float16Settings
 

@@ -9,8 +9,8 @@ from quantkit.model.graph.view import view_of
 from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
 from quantkit.model.ops.view import View
 from quantkit.numerics.blocks import BlockGrid
+from quantkit.pipeline.calibrate import view_for_static
 from quantkit.pipeline.forms.float16 import foreseen, held_bytes
-from quantkit.pipeline.static_view import view_for_static
 from quantkit.quantize.plan import Mode, Plan, plan_blocks, plan_dynamic, plan_static, ranges_needed
 from quantkit.quantize.plan.blocks import packed_bytes
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights

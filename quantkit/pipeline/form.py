@@ -36,11 +36,17 @@ from quantkit.pipeline.checks import (
     require_smaller,
     warnings_of,
 )
-from quantkit.pipeline.draft import Draft, PlanDraft
 from quantkit.pipeline.ignored import ignored_requests
-from quantkit.pipeline.job import Job, Output
-from quantkit.pipeline.prepared import NOTHING_SEEN, FloatModel, Prepared, float_copy, with_opset
-from quantkit.pipeline.result import FormResult, QuantizeResult
+from quantkit.pipeline.prepared import (
+    NOTHING_SEEN,
+    FloatModel,
+    Job,
+    Output,
+    Prepared,
+    float_copy,
+    with_opset,
+)
+from quantkit.pipeline.result import Draft, FormResult, PlanDraft, QuantizeResult
 from quantkit.quantize.plan import Plan
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import readable_ir_version

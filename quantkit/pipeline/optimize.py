@@ -21,13 +21,13 @@ from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, wri
 from quantkit.numerics.affine import sqnr
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.checks import require_same
+from quantkit.pipeline.result import FileResult
 from quantkit.quantize.rewrite.simplify import SimplifyReport, select, simplify
 from quantkit.quantize.rewrite.simplify.plugins import ModelPass, find_pass, run_pass, with_pass
 from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float
 from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import load_model, make_session, readable_ir_version
 from quantkit.settings.record import to_record
-from quantkit.text import human
 
 # Folding 21 to 52 BatchNormalizations of a float32 model was measured at 118 to 128 dB, everything else is
 # closer. Far below that something other than rounding has happened.
@@ -56,54 +56,28 @@ foreign (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeResult:
-    """What was done.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class OptimizeResult(FileResult):
+    """What was done. `compared` of its verification is infinite for outputs that are the same bit for bit, both run without onnxruntime's own optimization.
 
     Attributes:
         report: Nodes before and after, and what each pass changed.
-        input_bytes: Size of the model, external data included.
-        output_bytes: Size of the result, external data included.
-        external_data: Whether its weights are in a ``.data`` file beside it.
-        verification: What was checked before writing; None if that was switched off. `compared` is infinite
-            for outputs that are the same bit for bit, both run without onnxruntime's own optimization.
-        warnings: What the user should know.
-        seconds: Wall time.
     """
 
     report: SimplifyReport
-    input_bytes: int
-    output_bytes: int
-    external_data: bool
-    verification: Verification | None
-    warnings: tuple[str, ...]
-    seconds: float
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
-        checked = self.verification
-        lines = [self._sizes(), "not verified" if checked is None else str(checked)]
+        lines = [self._sizes(), self._checked()]
         return "\n".join([*lines, *(f"note: {text}" for text in self.warnings)])
-
-    def __repr__(self) -> str:
-        return f"<OptimizeResult: {self._sizes()}>"
 
     def _sizes(self) -> str:
         nodes = f"{self.report.nodes_before} -> {self.report.nodes_after} nodes"
-        return f"{nodes}, {human(self.input_bytes)} -> {human(self.output_bytes)}"
+        return f"{nodes}, {super(OptimizeResult, self)._sizes()}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        checked = self.verification
-        return {
-            "input_bytes": self.input_bytes,
-            "output_bytes": self.output_bytes,
-            "external_data": self.external_data,
-            "seconds": round(self.seconds, 4),
-            "warnings": list(self.warnings),
-            "verification": None if checked is None else checked.to_json(),
-            "simplified": self.report.to_json(),
-        }
+    def _inside(self) -> dict[str, Any]:
+        found = super(OptimizeResult, self)._inside()
+        return {**found, "simplified": self.report.to_json()}
 
 
 def optimize_model(  # noqa: PLR0913 - one parameter per question

@@ -18,10 +18,9 @@ from quantkit.pipeline.calibrate import collected
 from quantkit.pipeline.channels import with_even_channels
 from quantkit.pipeline.checks import read_model, require_static
 from quantkit.pipeline.fit import with_fitted_ranges
-from quantkit.pipeline.job import Job
 from quantkit.pipeline.measure import with_costs
 from quantkit.pipeline.plan_prepared import check_plan, format_of, lacks
-from quantkit.pipeline.prepared import FloatModel, Moments, Prepared
+from quantkit.pipeline.prepared import FloatModel, Job, Moments, Prepared
 from quantkit.pipeline.static_model import STEPS, require_same_preparation, runnable, simplified
 from quantkit.quantize.plan import (
     Plan,

@@ -1,15 +1,17 @@
-"""A float model that is ready to be planned, and what was observed of it. Nothing here changes after preparation."""
+"""A request, and the float model that was made ready for it with what was observed. Nothing here changes after preparation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import Peaks, Sketch
 from quantkit.calibration.calibration import Calibration
-from quantkit.calibration.collect import DEFAULT
+from quantkit.calibration.collect import DEFAULT, CalibrateOptions
 from quantkit.calibration.observations import Observations
 from quantkit.calibration.opened import OpenedData
 from quantkit.calibration.requests import PeaksOf, Request
@@ -22,13 +24,52 @@ from quantkit.model.graph.products import Product, products_of
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.view import View
-from quantkit.pipeline.job import Job
+from quantkit.quantize.plan import Kept
 from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.check_result import MADE_UP
 from quantkit.settings import DataSettings
 
+Options = TypeVar("Options")
 _FLOAT = 4  # bytes
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Generic[Options]):
+    """What to quantize, and how; `Options` is the settings class of the form.
+
+    Attributes:
+        source: The float model.
+        options: What the user chose.
+        data: Samples, or a calibration; None: there are none.
+        settings: How samples are prepared.
+        calibrate: How samples are read, and ranges estimated.
+        kept: Nodes that measuring left in float when the same file was written before; None: nothing was measured yet.
+        bits: Likewise, the bits of each weight in the file.
+    """
+
+    source: str | Path | onnx.ModelProto
+    options: Options
+    data: object = None
+    settings: DataSettings = field(default_factory=DataSettings)
+    calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
+    kept: Mapping[str, Kept] | None = None
+    bits: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where a result goes.
+
+    Attributes:
+        path: The file to write; None: none, only the result is wanted.
+        verify: Load and run the result, and compare it with float, before it is written.
+        external_data: Write weights to a ``.data`` file beside the model.
+    """
+
+    path: Path | None
+    verify: bool = True
+    external_data: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ Written whole or not at all. What was altered since, or was made from a model th
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,7 @@ from quantkit.model.graph.channel_factors import KEY, Divisors, read_divisors, w
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage
 from quantkit.model.provenance import json_digest, model_digest
-from quantkit.pipeline.job import Job
-from quantkit.pipeline.prepared import FloatModel, Moments, Prepared, Turns
+from quantkit.pipeline.prepared import Feeds, FloatModel, Job, Moments, Prepared, Turns
 from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
@@ -45,8 +44,6 @@ _FORMAT = "quantkit.prepared.1"
 _INDEX, _MODEL, _SAMPLES = "prepared.json", "prepared.onnx", "samples.zip"
 _RANGES, _MOMENTS = "ranges.calibration", "moments.calibration"
 _BLOCK = 1 << 20
-
-Feeds = Sequence[Mapping[str, NDArray[Any]]]
 
 
 def save_prepared(prepared: Prepared, folder: Path) -> None:

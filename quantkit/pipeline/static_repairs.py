@@ -13,11 +13,10 @@ from quantkit.pipeline.bits import (
 )
 from quantkit.pipeline.checks import TINY, noise
 from quantkit.pipeline.form import Prepared, Repair
+from quantkit.pipeline.measure import SLOWEST, ratio_to_float
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.repair import SURE_DB, quieter
-from quantkit.pipeline.static_packing import StaticAttempt, StaticDraft
-from quantkit.pipeline.timing import SLOWEST, ratio_to_float
-from quantkit.pipeline.trade import trade_time_for_noise
+from quantkit.pipeline.plan_search import SURE_DB, quieter, trade_time_for_noise
+from quantkit.pipeline.static_solving import StaticAttempt, StaticDraft
 from quantkit.quantize.emit import Format
 from quantkit.quantize.plan import Kept, Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, choose, predict

@@ -35,7 +35,7 @@ from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
 from quantkit.settings import DataSettings
-from quantkit.settings.recorded import data_settings_of
+from quantkit.settings.record import data_settings_of
 from quantkit.text import counted, printable
 
 Outcome = Literal["ok", "wrong", "unknown"]

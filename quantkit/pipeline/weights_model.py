@@ -21,8 +21,7 @@ from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.graph.view import view_of
 from quantkit.model.provenance import DataOrigin
-from quantkit.pipeline.job import Job
-from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
+from quantkit.pipeline.prepared import FloatModel, Job, Prepared, float_copy, with_opset
 from quantkit.quantize.plan import plan_blocks
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.quantize.rewrite.smooth import scale_inputs, smoothable

@@ -24,9 +24,9 @@ from quantkit.pipeline.bits import (
     wanted_bytes,
 )
 from quantkit.pipeline.block_times import LayerTimes, kept_out_of_blocks, times_in_blocks
-from quantkit.pipeline.draft import kept_of
 from quantkit.pipeline.form import Monitor, PlanDraft, Provenance
 from quantkit.pipeline.measure import SWITCH
+from quantkit.pipeline.result import kept_of
 from quantkit.pipeline.weights_model import PreparedWeights
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Plan, SolvedIntegers, WeightPlan, plan_blocks

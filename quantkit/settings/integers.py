@@ -42,6 +42,25 @@ _integers = partial(setting, panel="Integers")
 _selection = partial(setting, panel="Selection")
 _recovery = partial(setting, default="auto", panel="Accuracy")
 _form = partial(setting, default=False, flag=None)  # of QDQ, or of a rule: no flag says it
+include_nodes = partial(
+    setting, "Only this node (name or pattern). May be repeated.", "NODE", default=()
+)
+exclude_nodes = partial(
+    setting, "Never this node (name or pattern). May be repeated.", "NODE", default=()
+)
+keep_inputs = partial(
+    setting,
+    "Inputs that have a value in the file stay inputs, in float; default: they become constants.",
+    default=False,
+    flag="--keep-inputs",
+)
+_weight_bits = partial(
+    setting,
+    "Bits of a weight in the file, 2 to 8: int8 is made of fewer when it is loaded, and the same kernels run.",
+    "N",
+    ge=2,
+    le=8,
+)
 _rule = partial(setting, flag=None)
 
 
@@ -186,8 +205,33 @@ class NodeRule(Settings):
     )
 
 
+class _IntegerSettings(Settings):
+    """What static and dynamic settings have in common; each declares the fields, with flags and defaults of its own."""
+
+    __slots__ = ()
+    weight_bits: int | None
+    target_size: float | None
+    coverage: Coverage | None
+
+    def _check(self) -> None:
+        if self.weight_bits is not None and self.target_size is not None:
+            raise UsageError(
+                "weight_bits and target_size both say how small weights are: give one."
+            )
+
+    @property
+    def packs(self) -> bool:
+        """Whether weights may have fewer than 8 bits in the file."""
+        return self.weight_bits is not None or self.target_size is not None
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether every operator that is asked for is quantized, not only what gains by it."""
+        return self.coverage == "all"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticSettings(Settings):
+class StaticSettings(_IntegerSettings):
     """How a model is quantized statically. None: as the target runs it best; empty: all.
 
     `tensors` and `nodes` are rules for single ones, in the file's order.
@@ -215,21 +259,12 @@ class StaticSettings(Settings):
         default=True,
         flag=None,
     )
-    keep_inputs: bool = setting(
-        "Inputs that have a value in the file stay inputs, in float; default: they become constants.",
-        default=False,
-        flag="--keep-inputs",
-    )
+    keep_inputs: bool = keep_inputs()
     activation_type: ActivationType | None = _integers("uint8, int8, uint16 or int16.", "TYPE")
     weight_type: StaticWeightType | None = _integers(
         "int8 or uint8; with --coverage all also int4, uint4, int16, uint16.", "TYPE"
     )
-    weight_bits: int | None = _integers(
-        "Bits of a weight in the file, 2 to 8: int8 is made of fewer when it is loaded, and the same kernels run.",
-        "N",
-        ge=2,
-        le=8,
-    )
+    weight_bits: int | None = _weight_bits(panel="Integers")
     target_size: FileSize | None = _integers(
         "Size of the file, 18% of float's or 3.2MB: each weight gets as many bits as it needs, by what is measured.",
         "SIZE",
@@ -244,12 +279,8 @@ class StaticSettings(Settings):
         flag="--symmetric-activations/--asymmetric-activations",
     )
     method: str | None = setting("How ranges are estimated.", flag=None)
-    include: Names = _selection(
-        "Only this node (name or pattern). May be repeated.", "NODE", default=()
-    )
-    exclude: Names = _selection(
-        "Never this node (name or pattern). May be repeated.", "NODE", default=()
-    )
+    include: Names = include_nodes(panel="Selection")
+    exclude: Names = exclude_nodes(panel="Selection")
     op_types: OperatorTypes = _selection(
         "Only these operator types: Conv,Gemm,... May be repeated.", "TYPES", default=()
     )
@@ -258,25 +289,12 @@ class StaticSettings(Settings):
     tensors: tuple[TensorRule, ...] = table(TensorRule, "tensor", several=True)
     nodes: tuple[NodeRule, ...] = table(NodeRule, "node", several=True)
 
-    def _check(self) -> None:
-        check_packing(self.weight_bits, self.target_size)
-
-    @property
-    def packs(self) -> bool:
-        """Whether weights may have fewer than 8 bits in the file."""
-        return self.weight_bits is not None or self.target_size is not None
-
     @property
     def runs_on(self) -> "Target":
         """What will run the model."""
         from quantkit.targets import DEFAULT, target
 
         return DEFAULT if self.target is None else target(self.target)
-
-    @property
-    def covers_all(self) -> bool:
-        """Whether every operator that is asked for is quantized, not only what gains by it."""
-        return self.coverage == "all"
 
     @property
     def activation(self) -> "IntType":
@@ -331,12 +349,6 @@ class StaticSettings(Settings):
         return replace(self, exclude=(), nodes=tuple(r for r in self.nodes if r.mode != "float"))
 
 
-def check_packing(weight_bits: int | None, target_size: float | None) -> None:
-    """Raise UsageError if both ways to ask for fewer bits are used."""
-    if weight_bits is not None and target_size is not None:
-        raise UsageError("weight_bits and target_size both say how small weights are: give one.")
-
-
 def _int_type(name: str) -> "IntType":
     from quantkit.numerics.dtypes import int_type
 
@@ -344,7 +356,7 @@ def _int_type(name: str) -> "IntType":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicSettings(Settings):
+class DynamicSettings(_IntegerSettings):
     """How a model is quantized dynamically; the defaults are what an expert would choose. Empty: all.
 
     Nodes that are included run in integer arithmetic where a kernel exists, whatever their size. So do all nodes where
@@ -356,12 +368,7 @@ class DynamicSettings(Settings):
         "TYPE",
         default="uint8",
     )
-    weight_bits: int | None = setting(
-        "Bits of a weight in the file, 2 to 8: int8 is made of fewer when it is loaded, and the same kernels run.",
-        "N",
-        ge=2,
-        le=8,
-    )
+    weight_bits: int | None = _weight_bits()
     target_size: FileSize | None = setting(
         "Size of the file, 15% of float's or 3.2MB: bits are assigned per weight by its quantization error.",
         "SIZE",
@@ -378,22 +385,14 @@ class DynamicSettings(Settings):
     op_types: OperatorTypes = setting(
         "Only these operator types: MatMul,Gemm,... May be repeated.", "TYPES", default=()
     )
-    include: Names = setting(
-        "Only this node (name or pattern). May be repeated.", "NODE", default=()
-    )
-    exclude: Names = setting(
-        "Never this node (name or pattern). May be repeated.", "NODE", default=()
-    )
+    include: Names = include_nodes()
+    exclude: Names = exclude_nodes()
     coverage: Coverage = setting(
         "gain (default): what is faster in integers, or smaller; all: every operator that has an integer kernel.",
         "WHICH",
         default="gain",
     )
-    keep_inputs: bool = setting(
-        "Inputs that have a value in the file stay inputs, in float; default: they become constants.",
-        default=False,
-        flag="--keep-inputs",
-    )
+    keep_inputs: bool = keep_inputs()
     integer: bool = setting(
         "Integer arithmetic, not only weights stored as integers.", default=True, flag=None
     )
@@ -407,19 +406,6 @@ class DynamicSettings(Settings):
         "Also MatMul of two activations, where coverage is all.", default=False, flag=None
     )
     subgraphs: bool = setting("Also nodes inside of If, Loop and Scan.", default=True, flag=None)
-
-    def _check(self) -> None:
-        check_packing(self.weight_bits, self.target_size)
-
-    @property
-    def packs(self) -> bool:
-        """Whether weights may have fewer than 8 bits in the file."""
-        return self.weight_bits is not None or self.target_size is not None
-
-    @property
-    def covers_all(self) -> bool:
-        """Whether size and speed do not matter."""
-        return self.coverage == "all"
 
     @property
     def weight(self) -> "IntType":

@@ -1,4 +1,4 @@
-"""Settings as they stand in the record of a model, and back: the format of files already written.
+"""Settings as they stand in the metadata of a model, and back: the format of files already written.
 
 What a field is called here was decided when the first models were written, and is not what it is called in quantkit.toml.
 Names, defaults and types of settings may change; this may not, or `quantkit verify --again` would not know such models any
@@ -6,11 +6,14 @@ more. `tests/settings/records` holds what version 0.1.0 wrote.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from quantkit.errors import ModelError, UsageError
 from quantkit.settings.data import DataSettings
 from quantkit.settings.declare import Settings
 from quantkit.settings.float16 import Float16Settings
@@ -27,7 +30,6 @@ CARRIED = "quantkit.preprocessing"
 PROVENANCE = "quantkit.provenance"
 """The entry in a model's metadata that says where it comes from (`quantkit.model.provenance`)."""
 
-
 # Settings that the first records do not have: left out where they are the default.
 LATER: Mapping[type, tuple[str, ...]] = {
     DynamicSettings: (
@@ -41,6 +43,9 @@ LATER: Mapping[type, tuple[str, ...]] = {
     TensorRule: ("symmetric", "scales", "zero_points", "axis", "reduced", "readers"),
 }
 TABLES: Mapping[type, str] = {Float16Settings: "float16", WeightsSettings: "weights"}
+_Kind = TypeVar("_Kind", bound=Settings)
+# What static settings are called in a record, where they are there as they are.
+_STATIC = ("target", "per_channel", "symmetric_activations", "include", "exclude")
 
 
 def to_record(value: object) -> Any:
@@ -112,9 +117,14 @@ def _static_record(settings: StaticSettings) -> dict[str, Any]:
 
 def _without_later(settings: Any) -> dict[str, Any]:
     """Return settings; of those that came later what is not the default."""
-    later = LATER[type(settings)]
-    first = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in later}
-    return first | changed_fields(settings, *later)
+    kind = type(settings)
+    first = {name: getattr(settings, name) for name in _first(kind)}
+    return first | changed_fields(settings, *LATER[kind])
+
+
+def _first(kind: Any) -> list[str]:
+    """Return the settings that the first records have."""
+    return [f.name for f in fields(kind) if f.name not in LATER[kind]]
 
 
 def changed_fields(settings: Any, *names: str) -> dict[str, Any]:
@@ -128,3 +138,99 @@ def changed_fields(settings: Any, *names: str) -> dict[str, Any]:
         if value != ({} if defaults[name] is MISSING else defaults[name]):
             found[name] = value
     return found
+
+
+def recorded_settings(options: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
+    """Read what `settings_record` wrote, and for static settings the format beside it.
+
+    Raises:
+        KeyError, TypeError, msgspec.ValidationError: The record is not one that this version wrote.
+    """
+    given: dict[str, Any]
+    if kind is StaticSettings:
+        given = _static_fields(options)
+    elif kind is DynamicSettings:
+        later = [name for name in LATER[kind] if name in options]
+        given = {name: options[name] for name in (*_first(kind), *later)}
+        given["op_types"] = given["op_types"] or []
+    else:
+        given = options[TABLES[kind]]
+    return msgspec.convert(given, kind)
+
+
+def _static_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    given = options["static"]
+    rules = [{**rule, "keep_float": rule["is_float"]} for rule in given["overrides"]]
+    rules += ({"tensor": name, "method": how} for name, how in options["methods"].items())
+    return {
+        **{name: given[name] for name in _STATIC},
+        **{name: given[name] for name in LATER[StaticSettings] if name in given},
+        "activation_type": given["activation"],
+        "weight_type": given["weight"],
+        "format": options["format"],
+        "op_types": given["op_types"] or [],
+        "qdq": given.get("qdq", {}),
+        "recover": options["recover"],
+        "tensors": rules,
+        "nodes": [{"node": node, "mode": "integer"} for node in given["force"]],
+    }
+
+
+def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
+    """Return how samples were prepared, from the record of a model that they decided about.
+
+    The record names a tokenizer without its folder; it is looked for beside data and model again.
+
+    Raises:
+        ModelError: The record is not one that this version wrote.
+    """
+    try:
+        data = options["data"]
+        text = {k: v for k, v in data["text"].items() if k not in {"tokenizer", "search"}}
+        return msgspec.convert({**data, "path": None, "text": text}, DataSettings)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as e:
+        raise ModelError(f"The recorded data settings are not of this version: {e!r}.") from e
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """How a model's inputs are made and its classes are called, as the model itself says.
+
+    Attributes:
+        data: How samples are prepared: `image` and `text` count.
+        labels: The names of classes in the order of the scores; empty: not known.
+    """
+
+    data: DataSettings
+    labels: tuple[str, ...] = ()
+
+
+def carried_text(carried: Carried) -> str:
+    """Return the entry `CARRIED` of a model: no folders, the same for the same settings."""
+    image, text = carried.data.image, carried.data.text
+    plain = {
+        "image": changed_fields(image, *(f.name for f in fields(image))),
+        "text": changed_fields(text, "column", "max_length"),
+        "labels": list(carried.labels),
+    }
+    return msgspec.json.encode(to_record(plain), order="sorted").decode()
+
+
+def carried_by(metadata: Mapping[str, str]) -> Carried | None:
+    """Return how inputs are made from a model's metadata: its own entry, else what it was calibrated with; None: unknown.
+
+    Raises:
+        ModelError: The entry is damaged, or not of this version.
+    """
+    try:
+        if CARRIED in metadata:
+            plain = msgspec.json.decode(metadata[CARRIED])
+            data = {"image": plain.get("image", {}), "text": plain.get("text", {})}
+            return Carried(
+                data=msgspec.convert(data, DataSettings),
+                labels=msgspec.convert(plain.get("labels", ()), tuple[str, ...]),
+            )
+        options = msgspec.json.decode(metadata.get(PROVENANCE, "{}")).get("options", {})
+        return Carried(data=data_settings_of(options)) if "data" in options else None
+    except (TypeError, AttributeError, UsageError, msgspec.MsgspecError) as e:
+        raise ModelError(f"The preprocessing in the model's metadata is damaged: {e}.") from e

@@ -14,6 +14,7 @@ from quantkit.settings.declare import (
     Wholes,
     setting,
 )
+from quantkit.settings.integers import exclude_nodes, include_nodes, keep_inputs
 
 BlocksFormat = Literal["contrib", "onnx"]
 
@@ -82,17 +83,9 @@ class WeightsSettings(Settings):
     op_types: OperatorTypes = _selection(
         "Only these operator types: MatMul,Gather,... May be repeated.", "TYPES", default=()
     )
-    include: Names = _selection(
-        "Only this node (name or pattern). May be repeated.", "NODE", default=()
-    )
-    exclude: Names = _selection(
-        "Never this node (name or pattern). May be repeated.", "NODE", default=()
-    )
-    keep_inputs: bool = setting(
-        "Inputs that have a value in the file stay inputs, in float; default: they become constants.",
-        default=False,
-        flag="--keep-inputs",
-    )
+    include: Names = include_nodes(panel="Selection")
+    exclude: Names = exclude_nodes(panel="Selection")
+    keep_inputs: bool = keep_inputs()
     method: Literal["mse", "hqq", "minmax"] = _recovery(
         "How ranges of blocks are chosen: mse (default), hqq or minmax.",
         "NAME",

@@ -327,7 +327,7 @@ def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
         seen.append(job.options.recover)
         raise UsageError("far enough")
 
-    monkeypatch.setattr("quantkit.api.task.form_of", stop)
+    monkeypatch.setattr("quantkit.api.quantize.form_of", stop)
     for given, expected in ((f"--{flag}", True), (f"--no-{flag}", False)):
         assert call("m.onnx", "q.onnx", "--data", "data", given) == 2
         assert seen.pop() == replace(RecoverSettings(), **{name: expected})

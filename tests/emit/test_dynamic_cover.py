@@ -141,7 +141,7 @@ def test_a_stack_of_matrices_runs_in_integers_with_one_scale(
 
 
 def test_an_asymmetric_int8_weight_keeps_to_pairs_that_do_not_saturate(tmp_path: Path) -> None:
-    from quantkit.api.task import Task, quantize
+    from quantkit.api.quantize import Task, quantize
     from quantkit.settings import DynamicSettings
 
     proto = model(
@@ -231,7 +231,7 @@ def test_an_excluded_reader_keeps_a_weight_float(tmp_path: Path) -> None:
 
 
 def test_products_of_two_activations_are_quantized_as_they_come(tmp_path: Path) -> None:
-    from quantkit.api.task import Task, quantize
+    from quantkit.api.quantize import Task, quantize
     from quantkit.settings import DynamicSettings
 
     proto = model(

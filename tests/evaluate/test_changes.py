@@ -5,7 +5,7 @@ import pytest
 from builders import graph, matmul_model, model, node, save, weight
 from graph.cases import function_model, if_model, with_external_data
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.errors import ModelError
 from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.match.pair import ModelPair

@@ -8,7 +8,7 @@ import pytest
 from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.match.pair import ModelPair
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule

@@ -5,7 +5,7 @@ import pytest
 from builders import matmul_model, save
 from graph.cases import with_external_data
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.evaluate.size import compressed_size, size_of
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings

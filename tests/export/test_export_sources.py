@@ -29,8 +29,7 @@ from quantkit import (
 )
 from quantkit.cli.app import run
 from quantkit.model.provenance import SOURCE, Source, source_of, source_text
-from quantkit.settings.carried import Carried, carried_by, carried_text
-from quantkit.settings.record import CARRIED
+from quantkit.settings.record import CARRIED, Carried, carried_by, carried_text
 
 
 def refused(source: str, said: str, folder: Path, **how: Any) -> None:

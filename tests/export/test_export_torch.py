@@ -14,7 +14,7 @@ from builders import op_types, run
 
 from quantkit import ExportResult, QuantkitError, export_model, inspect_model, verify_file
 from quantkit.cli.app import run as main
-from quantkit.settings.carried import carried_by
+from quantkit.settings.record import carried_by
 
 torch = pytest.importorskip("torch", reason="torch is not installed: its exports are not tested")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: exports are not tested")

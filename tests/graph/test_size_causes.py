@@ -9,7 +9,7 @@ from builders import MS, Array, graph, matmul_model, model, node, save, weight
 from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.model.graph.size import account
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings

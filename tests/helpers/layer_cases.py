@@ -13,7 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings, StaticSettings
 

@@ -7,7 +7,7 @@ import numpy as np
 from builders import graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.settings import StaticSettings
 
 WAYS = ("dynamic", "dynamic external", "qdq", "qoperator", "qdq external", "optimize")

@@ -11,8 +11,8 @@ import pytest
 from builders import MS, graph, matmul_model, model, node, op_types, rng, run, save, sqnr, weight
 
 from quantkit import ort, quantize_dynamic
+from quantkit.api.verify import reproduce
 from quantkit.errors import NothingToQuantizeError, UsageError
-from quantkit.pipeline.reproduce import reproduce
 
 
 def cnn() -> onnx.ModelProto:

@@ -182,7 +182,7 @@ def test_a_failure_keeps_the_older_package(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quantkit.pipeline.package.texts_of", full)
+    monkeypatch.setattr("quantkit.api.package.texts_of", full)
     with pytest.raises(OutputError, match="No space left on device; nothing was changed"):
         packed(model, out)
     assert files_of(tmp_path) == before

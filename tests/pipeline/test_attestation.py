@@ -13,11 +13,11 @@ import pytest
 from builders import graph, model, node, rng, save, weight
 
 import quantkit
+from quantkit.api import verify as again
+from quantkit.api.verify import reproduce
 from quantkit.errors import ModelError, UsageError
 from quantkit.model.provenance import KEY, Provenance, content_digest, read_entry, read_provenance
-from quantkit.pipeline import reproduce as again
 from quantkit.pipeline import verify_file as attestation
-from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import Check, attest
 from quantkit.quantize.plan import read_plan, write_plan
 from quantkit.quantize.rewrite.simplify import PASSES

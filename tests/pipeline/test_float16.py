@@ -13,7 +13,8 @@ from onnx import TensorProto
 
 import quantkit
 from quantkit import quantize_float16
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
+from quantkit.api.verify import reproduce
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import (
     DataError,
@@ -25,7 +26,6 @@ from quantkit.errors import (
 )
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline.forms.float16 import Float16Form
-from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode
 from quantkit.settings import Float16Settings

@@ -20,8 +20,7 @@ from quantkit.model.provenance import content_digest, read_provenance
 from quantkit.numerics.dtypes import INT8
 from quantkit.pipeline.checks import require_change
 from quantkit.pipeline.form import Attempt, Form, PlanDraft, Repair, run_form
-from quantkit.pipeline.job import Job, Output
-from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
+from quantkit.pipeline.prepared import FloatModel, Job, Output, Prepared, float_copy, with_opset
 from quantkit.quantize.plan import Mode, NodePlan, Plan, WeightPlan
 from quantkit.reasons import Why, because
 from quantkit.spec import PerTensor, QuantSpec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from builders import graph, model, node, rng, weight
 
-from quantkit.api.task import Stages, Task, quantize
+from quantkit.api.quantize import Stages, Task, quantize
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError

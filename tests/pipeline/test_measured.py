@@ -14,14 +14,13 @@ from builders import Array, graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit import NodeRule, Prepared, StaticSettings
+from quantkit.api.verify import reproduce
 from quantkit.errors import UsageError
 from quantkit.files import scratch
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline import measure, static_repairs
-from quantkit.pipeline import timing as comparing
-from quantkit.pipeline.node_costs import costs_of
+from quantkit.pipeline.measure import costs_of
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.reproduce import reproduce
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs, predict
 from quantkit.result import Interval
@@ -398,7 +397,7 @@ def test_a_ratio_that_cannot_be_decides_nothing(
         asked.append(1)
         return [(58102.0, Interval(low=58000.0, high=58200.0))]
 
-    monkeypatch.setattr(comparing, "time_ratios", ratios)
+    monkeypatch.setattr(measure, "time_ratios", ratios)
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
     assert measured
     assert len(asked) == 2

@@ -16,7 +16,7 @@ from quantkit.calibration.monitor import Silent
 from quantkit.errors import NothingToQuantizeError
 from quantkit.pipeline.forms import static as static_form
 from quantkit.pipeline.plan_prepared import plan_of
-from quantkit.pipeline.static_rounding import rounded
+from quantkit.pipeline.static_solving import rounded
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.solved import SolvedIntegers
 from quantkit.quantize.solve.losses import Meter

@@ -12,11 +12,11 @@ import pytest
 from block_cases import chain, data_file, pictures
 from builders import Array, fused_ops, rng, run, save, sqnr
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
+from quantkit.api.verify import reproduce
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import UsageError
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, check_target_of
 from quantkit.settings import DynamicSettings, StaticSettings

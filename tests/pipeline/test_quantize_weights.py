@@ -18,6 +18,7 @@ from builders import Array, graph, initializers, model, node, op_types, run, sav
 
 import quantkit
 from quantkit import quantize_weights
+from quantkit.api.verify import reproduce
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import (
     DataError,
@@ -31,12 +32,11 @@ from quantkit.model.provenance import read_provenance
 from quantkit.numerics.blocks import BlockCodes
 from quantkit.pipeline import block_times
 from quantkit.pipeline.forms import weights as workflow
-from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.solve.codes_folder import CodesFolder
 from quantkit.settings import WeightsSettings
-from quantkit.settings.recorded import recorded_settings
+from quantkit.settings.record import recorded_settings
 
 LAYERS = ("w0", "w1", "w2")
 TIMED = WeightsSettings(measure=True)

@@ -16,10 +16,10 @@ from static_cases import chain
 
 from quantkit import QuantizeResult, quantize_static
 from quantkit.api.evaluate import evaluate_models
+from quantkit.api.verify import reproduce
 from quantkit.errors import VerifyError
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline.checks import _doubts, noise
-from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.static_repairs import short_of_floor
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode

@@ -9,8 +9,8 @@ from builders import graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit import Prepared
-from quantkit.pipeline import measure, static_repairs, trade
-from quantkit.pipeline.reproduce import reproduce
+from quantkit.api.verify import reproduce
+from quantkit.pipeline import measure, plan_search, static_repairs
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs
 from quantkit.result import Interval
@@ -62,7 +62,7 @@ def costs_with(monkeypatch: pytest.MonkeyPatch, conv0: float) -> None:
 
 def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float, high: float) -> None:
     monkeypatch.setattr(
-        trade,
+        plan_search,
         "time_ratios",
         lambda models, *_, **__: [(ratio, Interval(low=ratio, high=high))] * (len(models) - 1),
     )
@@ -125,6 +125,6 @@ def test_what_takes_longer_or_is_not_known_well_enough_is_not_traded(
 def test_nothing_is_traded_without_measuring(
     source: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trade, "Meter", None)  # nothing may be measured
+    monkeypatch.setattr(plan_search, "Meter", None)  # nothing may be measured
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data)
     assert result.plan.node["conv0"].mode is Mode.STATIC

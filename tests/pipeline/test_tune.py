@@ -22,7 +22,7 @@ import quantkit
 from quantkit.cli.app import run as command
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.figures import Mean
-from quantkit.pipeline.only_run import only_run
+from quantkit.pipeline.partial import only_run
 from quantkit.pipeline.tune.samples import split
 from quantkit.pipeline.tune.search import (
     BASES,

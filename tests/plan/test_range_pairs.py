@@ -15,7 +15,7 @@ from quantkit import RecoverSettings, calibrate, quantize_static
 from quantkit.calibration.points import points_of
 from quantkit.model.graph.load import load
 from quantkit.model.graph.view import view_of
-from quantkit.pipeline.static_view import needed_by_any
+from quantkit.pipeline.calibrate import needed_by_any
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.settings import StaticSettings
 from quantkit.targets import TARGETS, Target

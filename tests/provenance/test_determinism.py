@@ -10,12 +10,12 @@ import pytest
 from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline.form import run_form
 from quantkit.pipeline.forms import form_of
-from quantkit.pipeline.job import Job, Output
+from quantkit.pipeline.prepared import Job, Output
 from quantkit.settings import RecoverSettings, StaticSettings
 
 PROGRAM = """

@@ -28,8 +28,7 @@ from quantkit.model.provenance import (
 from quantkit.pipeline.inspect import inspect_model
 from quantkit.result import DataSource
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
-from quantkit.settings.record import to_record
-from quantkit.settings.recorded import data_settings_of
+from quantkit.settings.record import data_settings_of, to_record
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from builders import graph, model, node, weight
 
 from quantkit.model.graph.load import load
 from quantkit.model.graph.view import view_of
-from quantkit.pipeline.node_costs import costs_of
+from quantkit.pipeline.measure import costs_of
 from quantkit.quantize.plan import Plan
 from quantkit.runtime.profile import Kernel, Profile
 

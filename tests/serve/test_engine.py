@@ -11,7 +11,7 @@ from builders import graph, model, node, save, weight
 from onnx import TensorProto
 from serve_cases import linear
 
-from quantkit.api.task import Task, quantize
+from quantkit.api.quantize import Task, quantize
 from quantkit.deploy.serve.engine import Engine, _tried, load_engine
 from quantkit.deploy.serve.mixing import mixing_operator
 from quantkit.deploy.serve.predict import answer

@@ -21,8 +21,7 @@ from quantkit.deploy.serve.predict import Predictor, Sent, Wanted, answer, part_
 from quantkit.deploy.serve.protocol import RequestError
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
-from quantkit.settings.carried import Carried, carried_text
-from quantkit.settings.record import CARRIED
+from quantkit.settings.record import CARRIED, Carried, carried_text
 
 IMAGE = ImageSettings(resize=10, crop=8, mean=(0.5,), std=(0.25,), channels="BGR")
 FORM = "multipart/form-data; boundary=zz"

@@ -23,9 +23,16 @@ from quantkit import (
 from quantkit.errors import ModelError
 from quantkit.model.provenance import is_sealed, provenance_from_text, read_entry
 from quantkit.settings import DynamicSettings, Float16Settings
-from quantkit.settings.carried import Carried, carried_by, carried_text
-from quantkit.settings.record import CARRIED, PROVENANCE, settings_record
-from quantkit.settings.recorded import data_settings_of, recorded_settings
+from quantkit.settings.record import (
+    CARRIED,
+    PROVENANCE,
+    Carried,
+    carried_by,
+    carried_text,
+    data_settings_of,
+    recorded_settings,
+    settings_record,
+)
 
 RECORDS = Path(__file__).parent / "records"
 

@@ -24,9 +24,8 @@ from quantkit.settings import (
     load_recipe,
     serving_text,
 )
-from quantkit.settings.carried import Carried, carried_by
 from quantkit.settings.gate import LIVE_RULES
-from quantkit.settings.record import PROVENANCE
+from quantkit.settings.record import PROVENANCE, Carried, carried_by
 from quantkit.text import printable
 
 MODEL = "model"

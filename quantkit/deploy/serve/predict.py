@@ -30,7 +30,7 @@ from quantkit.deploy.serve.protocol import (
 )
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.settings import DataSettings, ImageSettings
-from quantkit.settings.carried import carried_by
+from quantkit.settings.record import carried_by
 
 # Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
 _LONGEST = 1 << 18

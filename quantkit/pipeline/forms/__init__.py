@@ -9,7 +9,7 @@ from quantkit.pipeline.forms.dynamic import DynamicForm
 from quantkit.pipeline.forms.float16 import Float16Form
 from quantkit.pipeline.forms.static import StaticForm
 from quantkit.pipeline.forms.weights import WeightsForm
-from quantkit.pipeline.job import Job, Output
+from quantkit.pipeline.prepared import Job, Output
 from quantkit.quantize.plan import Plan
 from quantkit.settings import (
     DynamicSettings,

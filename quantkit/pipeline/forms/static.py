@@ -34,9 +34,8 @@ from quantkit.pipeline.form import (
 from quantkit.pipeline.measure import Decision, decide, timing_notes
 from quantkit.pipeline.plan_prepared import check_plan, plan_of
 from quantkit.pipeline.prepare import STEPS, Held, Use, prepare
-from quantkit.pipeline.static_packing import Packing, StaticAttempt, StaticDraft
 from quantkit.pipeline.static_repairs import StaticRepairs, faults, is_poor
-from quantkit.pipeline.static_rounding import rounded
+from quantkit.pipeline.static_solving import Packing, StaticAttempt, StaticDraft, rounded
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Plan, check_settings, check_target_of
 from quantkit.quantize.solve.empirical_bias import correct_biases
@@ -208,18 +207,9 @@ class StaticForm(Form[Prepared, StaticDraft]):
         settles, packs = self._settles(draft), self.given is None and self.job.options.packs
         costs, form = self.decision.costs, self.output_format
         repairs = StaticRepairs(output_format=form, costs=costs, monitor=self.monitor)
-        last = Repair(when=self._is_good, change=self._packing().packed, always=True)
+        packing = Packing(output_format=form, record=self._whole_record, monitor=self.monitor)
+        last = Repair(when=self._is_good, change=packing.packed, always=True)
         return (*(repairs.settling() if settles else ()), *((last,) if packs else ()))
-
-    def _packing(self) -> Packing:
-        return Packing(
-            output_format=self.output_format,
-            solve=lambda prepared, plan: rounded(
-                prepared, plan, self.monitor, lambda: prepared.moments.held, packed=True
-            ),
-            record=self._whole_record,
-            monitor=self.monitor,
-        )
 
     def _is_good(self, attempt: StaticAttempt) -> bool:
         """Refuse what is larger than float even with all repairs: fewer bits are for what is good with 8."""

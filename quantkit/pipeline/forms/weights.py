@@ -29,8 +29,8 @@ from quantkit.pipeline.form import (
     require_signal,
     require_smaller,
 )
+from quantkit.pipeline.measure import SLOWEST, ratio_to_float
 from quantkit.pipeline.partial import Partial, partial_folder
-from quantkit.pipeline.timing import SLOWEST, ratio_to_float
 from quantkit.pipeline.weights_model import PreparedWeights, prepare_weights
 from quantkit.pipeline.weights_plan import WeightsDraft, is_measured, plan_weights_of, solve_codes
 from quantkit.quantize.emit.blocks import emit_blocks

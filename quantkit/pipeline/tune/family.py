@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from quantkit.model.ops.view import View
 from quantkit.pipeline.measure import decide
 from quantkit.pipeline.plan_prepared import format_of, planner_of
+from quantkit.pipeline.plan_search import assumed_costs
 from quantkit.pipeline.prepared import Prepared
-from quantkit.pipeline.repair import assumed_costs
 from quantkit.pipeline.tune.folder import Family
 from quantkit.pipeline.tune.search import Choice
 from quantkit.pipeline.tune.trial import plan_for

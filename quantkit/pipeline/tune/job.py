@@ -13,8 +13,8 @@ from quantkit.evaluate.latency import Lab
 from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
-from quantkit.pipeline.job import Job
 from quantkit.pipeline.measure import SWITCH
+from quantkit.pipeline.prepared import Job
 from quantkit.pipeline.tune.samples import Split
 from quantkit.pipeline.tune.search import Budget
 from quantkit.settings import DataSettings, Recipe, StaticSettings, TuneSettings

@@ -21,7 +21,7 @@ from quantkit.evaluate.latency import measure_latency
 from quantkit.files import check_folder
 from quantkit.model.graph.load import LoadedModel
 from quantkit.pipeline.evaluation_folder import WRITTEN
-from quantkit.pipeline.only_run import only_run
+from quantkit.pipeline.partial import only_run
 from quantkit.pipeline.prepare import prepare_model
 from quantkit.pipeline.prepared import Prepared
 from quantkit.pipeline.saved import load_prepared, save_prepared

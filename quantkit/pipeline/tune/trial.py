@@ -25,9 +25,8 @@ from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedMod
 from quantkit.files import replace_text
 from quantkit.numerics.sequential import decide
 from quantkit.pipeline.forms.static import realize_prepared
-from quantkit.pipeline.job import Job
 from quantkit.pipeline.plan_prepared import format_of, plan_of
-from quantkit.pipeline.prepared import Prepared
+from quantkit.pipeline.prepared import Job, Prepared
 from quantkit.pipeline.saved import load_prepared
 from quantkit.pipeline.tune.folder import CANDIDATE, MODEL, PLAN, Candidate, TuneFolder, digest_of
 from quantkit.pipeline.tune.search import Choice

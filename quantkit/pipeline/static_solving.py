@@ -1,10 +1,13 @@
-"""The last step of writing a static model: weights that kernels read as int8 get fewer bits in the file."""
+"""Integers of the weights of a static plan: rounded by what they multiply, and, where that is asked for, with fewer bits in the file."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import onnx_ir as ir
 
+from quantkit.calibration.calibration import Calibration
 from quantkit.model.graph.channel_factors import write_divisors
 from quantkit.pipeline.bits import (
     loading_noted,
@@ -13,19 +16,88 @@ from quantkit.pipeline.bits import (
     spread_of,
     wanted_bytes,
 )
-from quantkit.pipeline.draft import kept_record
 from quantkit.pipeline.form import Attempt, Monitor, PlanDraft, Prepared, Provenance
-from quantkit.pipeline.static_model import runnable
+from quantkit.pipeline.prepare import memory_left, observe_again
+from quantkit.pipeline.result import kept_record
+from quantkit.pipeline.static_model import STEPS, runnable
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Plan, SolvedIntegers
 from quantkit.quantize.plan.blocks import same_bits, with_bits
 from quantkit.quantize.solve.blocks import BlockSettings, solve_blind
-from quantkit.quantize.solve.weights import still_static
+from quantkit.quantize.solve.weights import Rounding, is_static, moment_request, solve, still_static
 from quantkit.runtime.check_result import Verification
 from quantkit.targets import cores
 
 _SHOWN = 3  # names in a message
 _PROBES = 8  # samples on which single weights are tried
+
+
+def rounded(
+    prepared: Prepared,
+    plan: Plan,
+    monitor: Monitor,
+    first: Callable[[], Calibration | None],
+    *,
+    packed: bool = False,
+) -> SolvedIntegers:
+    """Round weights and correct biases, as far as that is not switched off.
+
+    The moments of one group of linear operators are in memory at a time: observed, solved with, and dropped.
+
+    Args:
+        prepared: The model.
+        plan: What was decided.
+        monitor: Told what is done.
+        first: Returns the moments of the first group; None: the data is run again for them.
+        packed: Only weights that have few bits in the file.
+    """
+    recover, ready = prepared.job.options.recover, prepared.ready
+    groups = prepared.moments.groups
+    if recover.rounding is False and recover.bias is not True:
+        return SolvedIntegers()
+    monitor.step(4, STEPS, "Rounding weights")
+    work = partial(
+        solve,
+        ready.model,
+        plan,
+        settings=Rounding(
+            ranges=recover.ranges is True,
+            second_order=recover.rounding is not False,
+            adaptive=recover.adaptive is True,
+        ),
+        bias=recover.bias is not False,
+        workers=cores(),
+        memory=memory_left(ready, prepared.settings),
+        monitor=monitor,
+    )
+    # Moments may be too many for memory, so products go group by group. Of the first group they were observed
+    # together with the ranges and are held already; those of later groups cost a pass over the data each. What was
+    # solved for is dropped at once, unless `prepared` is to be written again. Products without moments
+    # (a calibration that was made elsewhere, a weight too wide) go with the first.
+    later = {request for group in groups[1:] for request in group}
+    static = [p for p in ready.products if is_static(p, plan)]
+    if packed:
+        static = [p for p in static if plan.weight[p.weight].blocks is not None]
+    solved, seen = SolvedIntegers(), first()
+    with ExitStack() as files:
+        written = None
+        for number, group in enumerate(groups or ((),), 1):
+            # What is in no group was never to be observed: it is solved with the first.
+            own = [
+                p
+                for p in static
+                if (moment_request(p) not in later if number == 1 else moment_request(p) in group)
+            ]
+            asked = tuple(
+                dict.fromkeys(moment_request(p) for p in own if moment_request(p) in group)
+            )
+            if seen is None and asked:
+                written = written or files.enter_context(runnable(ready))
+                monitor.name(f"Observing moments, group {number} of {len(groups)}")
+                seen = observe_again(prepared, written, asked, monitor)
+            solved = solved.with_more(work(own, seen))
+            seen = None
+    return solved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +130,11 @@ class Packing:
 
     Attributes:
         output_format: How plans are written down.
-        solve: Solves for weights that have few bits in the file.
         record: Returns what the record of origin says, to know its size.
         monitor: Told what is done.
     """
 
     output_format: Format
-    solve: Callable[[Prepared, Plan], SolvedIntegers]
     record: Callable[[Prepared, StaticDraft], Provenance]
     monitor: Monitor
 
@@ -78,7 +148,8 @@ class Packing:
         if plan is draft.plan:
             notes = (*draft.notes, "No weight could have fewer bits.")
             return replace(attempt, draft=replace(draft, notes=notes))
-        few = self.solve(prepared, plan)
+        held = prepared.moments.held
+        few = rounded(prepared, plan, self.monitor, lambda: held, packed=True)
         blocks = dict(few.blocks)
         how = BlockSettings(workers=cores(), keep_sums=True)
         solve_blind(ready.model, plan, blocks, how, self.monitor)
