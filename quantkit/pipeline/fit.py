@@ -7,8 +7,10 @@ turn: ranges are fitted to the others, and a sample is judged with ranges that i
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import onnx_ir as ir
 
 from calibrators import MeanSquaredError
 from quantkit.calibration.collect import CalibrateOptions
@@ -29,9 +31,13 @@ from quantkit.quantize.solve.ranges import (
 from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.runtime.tally import Tally
+from quantkit.runtime.taps import TensorReader
 
 _CHECKED_ON = 16  # samples that check fitted ranges
 _FEWEST = 4  # samples that ranges are fitted to
+# Of small models the meter is kept for the samples that judge the result: its sessions serve both.
+_KEPT_BYTES = 64 << 20
+_METERS: WeakKeyDictionary[ir.Model, Meter] = WeakKeyDictionary()
 _LOUDER = 1.5  # times the noise of plain ranges at most: few samples show little of what room gains
 
 
@@ -60,10 +66,15 @@ def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
         meter = _meter(prepared, plan, loudest)
         if meter.by_labels:
             return prepared
-        weights = clip_weights(meter, ready.model, plan, observed, loudest)
+        reader = TensorReader(ready.model, observed)
+        weights = clip_weights(meter, reader, plan, observed, loudest)
+        meter.rest()
+        if ready.nbytes < _KEPT_BYTES:
+            _METERS[ready.model] = meter
         ranges = fit_ranges(observed, weights)
         fitted = replace(prepared, fitted={source[t]: ends for t, ends in ranges.items()})
-        return _checked((prepared, plan), fitted, {t: observed[t] for t in ranges}, weights, meter)
+        seen = {t: observed[t] for t in ranges}
+        return _checked((prepared, plan), fitted, seen, weights, (meter, reader))
     except RUNTIME_ERRORS:  # a model that does not run with more outputs than its own
         return prepared
 
@@ -79,7 +90,7 @@ def _checked(
     fitted: Prepared,
     observed: Observed,
     weights: Mapping[str, float],
-    meter: Meter,
+    sessions: tuple[Meter, TensorReader],
 ) -> Prepared:
     """Return the fitted ranges unless they are noisier on samples that did not set them; these samples judge the result, too.
 
@@ -88,9 +99,9 @@ def _checked(
         fitted: With fitted ranges.
         observed: The tensors whose ranges were fitted.
         weights: Their clip weights.
-        meter: Of the plan with plain ranges; its sessions serve both.
+        sessions: The meter of the plan with plain ranges, which serves both, and what reads the observed tensors.
     """
-    plain, planned = before
+    (plain, planned), (meter, reader) = before, sessions
     data = plain.data
     assert data is not None  # noqa: S101 - ranges were fitted to it
     held = plain.judged if plain.on == HELD_OUT else ()
@@ -101,7 +112,7 @@ def _checked(
     samples = data.at(plain.source, places.tolist())  # some of all: data may be sorted
     if len(samples) < _FEWEST or not observed:
         return fitted
-    parts = observe_parts(plain.ready.model, observed, samples)
+    parts = observe_parts(reader, observed, samples)
     folds = range(len(next(iter(parts.values()))))
     tried = []
     for one, plan, fit in (
@@ -155,7 +166,9 @@ def excess_of(prepared: Prepared, plan: Plan) -> tuple[Mapping[str, Excess], ...
     if turns is None:
         return ()
     try:
-        meter = _meter(prepared, plan, prepared.judged[turns.first :])
+        judged = prepared.judged[turns.first :]
+        kept = _METERS.get(prepared.ready.model)
+        meter = (kept and kept.again(plan, judged)) or _meter(prepared, plan, judged)
         outside = _tallies_in_turn(meter, turns)
         inside = list(meter.at_once(partial(meter.tallies_with, {}), range(meter.samples)))
     except RUNTIME_ERRORS:  # a model that does not run with switches in it

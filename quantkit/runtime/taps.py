@@ -13,6 +13,7 @@ the least and the largest among them; NaN in their place says that there was non
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from threading import local
 from typing import Any, NamedTuple
@@ -58,26 +59,38 @@ def read_tensors(
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
     """
-    # Inputs are in the sample already; what nodes of the main graph make becomes an output. What an If or Loop makes
-    # is left out, and so are constants, which the caller has.
-    proto, folder = _structure(model)
-    inputs, made = _names_in(proto)
-    wanted = dict.fromkeys(tensors)
-    fed, inner = [n for n in wanted if n in inputs], [n for n in wanted if n in made]
-    session = None
-    if samples and inner:
-        _add_outputs(proto.graph, inner)
-        session = make_session(
-            proto.SerializeToString(),
-            folder=folder,
-            level=99 if optimized else 0,
-            prepack=optimized,
-        )
-    for sample in samples:
-        found = {name: sample[name] for name in fed}
-        if session is not None:
-            found |= zip(inner, session.run(inner, dict(sample)), strict=True)
-        yield found
+    return TensorReader(model, tensors, optimized=optimized).read(samples)
+
+
+class TensorReader:
+    """Reads tensors of a model on samples, as `read_tensors` does; all calls share one session."""
+
+    def __init__(
+        self, model: Path | ir.Model, tensors: Iterable[str], *, optimized: bool = True
+    ) -> None:
+        # Inputs are in the sample already; what nodes of the main graph compute becomes an output. What an If or Loop
+        # computes is left out, and so are constants, which the caller has.
+        self._proto, self._folder = _structure(model)
+        inputs, made = _names_in(self._proto)
+        wanted = dict.fromkeys(tensors)
+        self._fed = [n for n in wanted if n in inputs]
+        self._inner = [n for n in wanted if n in made]
+        self._optimized = optimized
+
+    @cached_property
+    def _session(self) -> Any:
+        _add_outputs(self._proto.graph, self._inner)
+        level, message = 99 if self._optimized else 0, self._proto.SerializeToString()
+        return make_session(message, folder=self._folder, level=level, prepack=self._optimized)
+
+    def read(self, samples: Iterable[Feeds]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Run the model on each sample; yield the values by tensor."""
+        for sample in samples:
+            found = {name: sample[name] for name in self._fed}
+            if self._inner:
+                values = self._session.run(self._inner, dict(sample))
+                found |= zip(self._inner, values, strict=True)
+            yield found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,8 +115,8 @@ def test_the_work_of_one_call_is_counted(*, equalized: bool, tmp_path: Path) -> 
         "model loads": 3 if equalized else 2,  # the source, and each float model that is run
         "model writes": 3 if equalized else 2,  # the result among them
         "data openings": 1,
-        # Four to fit ranges and to leave samples out in turn; one more in the child that compares the result.
-        "sessions": 8 if equalized else 7,
+        # Two to fit ranges and to leave samples out in turn; one more in the child that compares the result.
+        "sessions": 6 if equalized else 5,
     }
     assert 1 <= found["folder listings"] <= (16 if equalized else 12)
     assert 4 <= found["sample reads"] <= (46 if equalized else 30)

@@ -18,7 +18,7 @@ from quantkit.quantize.solve.losses import Meter
 from quantkit.quantize.solve.ranges import Observed, clip_weights, fit_ranges
 from quantkit.runtime.check_result import Excess
 from quantkit.runtime.session import make_session
-from quantkit.runtime.taps import read_tensors
+from quantkit.runtime.taps import TensorReader, read_tensors
 
 LOUD = 40.0
 RELU = node("Relu", ["a"], ["b"], "relu")
@@ -48,7 +48,9 @@ class Fitted:
             peaks.observe(values["b"])
         self.observed = {"b": (sketch, peaks)}
         self.meter = Meter(model, view, self.plan, SolvedIntegers(), self.feeds)
-        self.weights = clip_weights(self.meter, model, self.plan, self.observed, self.feeds)
+        self.weights = clip_weights(
+            self.meter, TensorReader(model, self.observed), self.plan, self.observed, self.feeds
+        )
         self.ranges = fit_ranges(self.observed, self.weights)
         self.highest = float(peaks.high[0])
 
@@ -94,7 +96,10 @@ def test_a_range_is_set_without_the_samples_that_it_judges(more: int) -> None:
     highs = [float(values["b"].max()) for values in read_tensors(model, ["b"], feeds)]
     for high in highs:
         peaks.observe(np.full(2, high, np.float32))
-    observed, parts = {"b": (sketch, peaks)}, observe_parts(model, ["b"], feeds)
+    observed, parts = (
+        {"b": (sketch, peaks)},
+        observe_parts(TensorReader(model, ["b"]), ["b"], feeds),
+    )
     scales = [
         numbers_without(part, found.plan, highest, observed, parts)["b"][0] for part in range(4)
     ]

@@ -3,26 +3,25 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import onnx_ir as ir
 
 from calibrators import Peaks, Sketch
 from quantkit.numerics.affine import affine_from_range
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.solve.ranges import Feeds, Observed, Parts, Ranges, Statistics
-from quantkit.runtime.taps import read_tensors
+from quantkit.runtime.taps import TensorReader
 
 _FOLDS = 4
 
 
-def observe_parts(model: ir.Model, tensors: Iterable[str], feeds: Feeds) -> Parts:
-    """Observe tensors of a model on a few parts of the samples."""
+def observe_parts(reader: TensorReader, tensors: Iterable[str], feeds: Feeds) -> Parts:
+    """Observe tensors of a model, which the reader reads, on a few parts of the samples."""
     folds = min(_FOLDS, len(feeds))
     parts = {t: [(Sketch(), Peaks()) for _ in range(folds)] for t in tensors}
-    for number, values in enumerate(read_tensors(model, set(parts), feeds)):
-        for tensor, array in values.items():
+    for number, values in enumerate(reader.read(feeds)):
+        for tensor in parts.keys() & values.keys():
             for statistic in parts[tensor][number % folds]:
-                statistic.observe(array)
+                statistic.observe(values[tensor])
     return parts
 
 

@@ -132,6 +132,10 @@ class Meter:
         for expected in self._expected:
             self._signals.append(self._signals_of(expected))
 
+    def rest(self) -> None:
+        """Free what is held of the samples; `again` measures on others."""
+        self._run_float(())
+
     def again(self, plan: Plan, feeds: Feeds) -> "Meter | None":
         """Return a meter of the same model on other samples, in the same sessions.
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import Peaks, Sketch, unseen_range
@@ -26,7 +25,7 @@ from quantkit.model.ops.view import View
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.solve.losses import Meter
-from quantkit.runtime.taps import read_tensors
+from quantkit.runtime.taps import TensorReader
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Ranges = dict[str, tuple[float, float]]
@@ -100,13 +99,13 @@ class _Trial:
 
 
 def clip_weights(
-    meter: Meter, model: ir.Model, plan: Plan, observed: Observed, feeds: Feeds
+    meter: Meter, reader: TensorReader, plan: Plan, observed: Observed, feeds: Feeds
 ) -> dict[str, float]:
     """Measure the clip weight of each tensor whose best range depends on it.
 
     Args:
         meter: Of the same model, plan and samples.
-        model: The float model.
+        reader: Reads the observed tensors of the float model.
         plan: Which tensors are rounded, and their numbers so far.
         observed: Tensors that have an open range, with their values and peaks.
         feeds: Samples with large values.
@@ -117,9 +116,9 @@ def clip_weights(
     open_ends.sort(key=lambda t: _width(light[t]) / _width(heavy[t]))
     asked = set(open_ends[:_MEASURED])
     trials: dict[str, list[_Trial]] = {}
-    for number, values in enumerate(read_tensors(model, asked, feeds)):
-        for tensor, array in values.items():
-            found = _trial(number, array, plan.activation[tensor])
+    for number, values in enumerate(reader.read(feeds)):
+        for tensor in asked & values.keys():
+            found = _trial(number, values[tensor], plan.activation[tensor])
             if found:
                 trials.setdefault(tensor, []).append(found)
     tensors = list(trials)
