@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from quantkit.data import InputSpec, Sample
 from quantkit.errors import DataError, ModelError
+from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import LoadedModel
 from quantkit.settings import DataSettings
 
@@ -30,7 +31,7 @@ def inputs_of(source: LoadedModel, *, open_shapes: bool = False) -> tuple[InputS
         dtype = np.dtype(object if strings else value.dtype.numpy())
         first = value.shape[0] if value.shape else None
         axis = (first.value or "") if isinstance(first, ir.SymbolicDim) else ""
-        found.append(InputSpec(name=value.name or "", dtype=dtype, shape=shape, axis=axis))
+        found.append(InputSpec(name=own_name(value), dtype=dtype, shape=shape, axis=axis))
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ from quantkit.calibration.points import Points
 from quantkit.calibration.requests import MinMaxOf, RunningMinMax
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder, replace_text
+from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import load
 from quantkit.model.graph.shapes import infer_types
 from quantkit.model.provenance import model_digest
@@ -206,7 +207,7 @@ def _learned(
     graph = loaded.model.graph
     made = (value for node in graph for value in node.outputs)
     values = (*(v for v in graph.inputs if not v.is_initializer()), *made)
-    names = [v.name or "" for v in values if v.dtype in {ir.DataType.FLOAT, ir.DataType.FLOAT16}]
+    names = [own_name(v) for v in values if v.dtype in {ir.DataType.FLOAT, ir.DataType.FLOAT16}]
     settings = with_model_folder(DataSettings(), loaded)
     samples = open_samples(loaded, data, settings, options)
     points = Points(tensors=tuple(names))

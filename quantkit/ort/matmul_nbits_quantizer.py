@@ -37,6 +37,7 @@ from quantkit.errors import (
     as_os_error,
 )
 from quantkit.files import scratch
+from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import load, read_structure
 from quantkit.model.graph.protos import to_ir
 from quantkit.model.graph.save import staged
@@ -227,7 +228,7 @@ def _chosen(
     As with onnxruntime, nodes that are included come beside those of the operator types. Products of two activations are
     left out: nobody who says MatMul means them.
     """
-    nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    nodes = {own_name(node): node for node in model.graph.all_nodes()}
     added = resolve_names(given.include, frozenset(nodes))
     types = {*settings.op_types, *(nodes[name].op_type for name in added)}
     meant = [n for n, node in nodes.items() if n in added or node.op_type in settings.op_types]
@@ -262,12 +263,12 @@ def _customized(
 ) -> tuple[Plan, list[str]]:
     """Return the plan with the grids that single nodes are given, and what is to be said."""
     graph = load(model).model.graph
-    nodes = {node.name or "": node for node in graph.all_nodes()}
+    nodes = {own_name(node): node for node in graph.all_nodes()}
     plan = plan_weights(model, weights=settings)
     notes = []
     for name, wanted in custom.items():
         own = _own(name, wanted, settings)
-        held = [] if name not in nodes else [v.name or "" for v in filter(None, nodes[name].inputs)]
+        held = [] if name not in nodes else [own_name(v) for v in filter(None, nodes[name].inputs)]
         tensor = next((one for one in held if one in plan.weight), "")
         if not tensor or plan.node[name].mode is not Mode.BLOCKS:
             why = plan.node[name].why if name in plan.node else "the model has no such node"

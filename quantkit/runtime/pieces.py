@@ -24,6 +24,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import LoadedModel, load
 from quantkit.model.graph.mapping import mapped_model
 from quantkit.model.graph.protos import to_proto
@@ -178,7 +179,7 @@ def read_structure(path: Path, loaded: LoadedModel | None = None) -> Structure:
         proto = to_proto(loaded.model)
         proto.ir_version = readable_ir_version(proto.ir_version)
     proto.ir_version = max(proto.ir_version, _UNLISTED_INITIALIZERS)
-    names = {v.name or "": node.name or "" for node in loaded.model.graph for v in node.outputs}
+    names = {own_name(v): own_name(node) for node in loaded.model.graph for v in node.outputs}
     return Structure(proto=proto, folder=folder, nbytes=loaded.nbytes, names=names)
 
 

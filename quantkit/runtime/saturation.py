@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.model.graph.edit import own_name
 from quantkit.model.ops.integer_ops import INTEGER_OPS, INTEGER_PRODUCTS, QUANTIZED_PRODUCTS
 from quantkit.numerics.pairs import is_pair_safe
 
@@ -67,7 +68,7 @@ def saturating_nodes(model: ir.Model) -> tuple[str, ...]:
 
     Activations of int8 count like uint8: onnxruntime turns them into uint8 on x86.
     """
-    return tuple(p.node.name or "" for p in integer_products(model) if p.may_saturate)
+    return tuple(own_name(p.node) for p in integer_products(model) if p.may_saturate)
 
 
 def integer_products(model: ir.Model) -> Iterator[IntegerProduct]:

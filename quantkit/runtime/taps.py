@@ -23,6 +23,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.mapping import mapped_model
 from quantkit.model.graph.protos import proto_graphs, to_proto
@@ -214,10 +215,10 @@ def _tapped(
             tap = replace(tap, outputs=outputs, handed_out=True, sampled=sampled)
         else:
             if dtypes.get(tensor) not in {None, ir.DataType.FLOAT}:
-                tap = replace(tap, outputs=(_add_node(proto.graph, "Cast", tensor, to=_FLOAT),))
+                tap = replace(tap, outputs=(_node(proto.graph, "Cast", [tensor], to=_FLOAT),))
             if tap.only_ends:
                 read = tap.outputs[0]
-                ends = (_add_node(proto.graph, op, read, keepdims=0) for op in _ENDS)
+                ends = (_node(proto.graph, op, [read], keepdims=0) for op in _ENDS)
                 tap = replace(tap, outputs=tuple(ends))
         taps.append(tap)
     _add_outputs(proto.graph, [name for tap in taps for name in tap.outputs])
@@ -249,24 +250,14 @@ def _names_each(proto: onnx.ModelProto, tensors: Collection[str]) -> bool:
 
 def _dtypes(model: ir.Model) -> dict[str, ir.DataType | None]:
     """Return the types of all that nodes make and subgraphs are given, as far as they were inferred."""
-    made = {v.name or "": v.dtype for node in model.graph.all_nodes() for v in node.outputs}
+    made = {own_name(v): v.dtype for node in model.graph.all_nodes() for v in node.outputs}
     _, *inner = model.graphs()
-    return made | {v.name or "": v.dtype or dtype(v) for graph in inner for v in graph.inputs}
+    return made | {own_name(v): v.dtype or dtype(v) for graph in inner for v in graph.inputs}
 
 
 def _add_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     listed = {value.name for value in graph.output}
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in listed)
-
-
-def _add_node(graph: onnx.GraphProto, op_type: str, tensor: str, **attributes: int) -> str:
-    name = f"quantkit/{op_type}/{tensor}"
-    node = graph.node.add(op_type=op_type, name=name)
-    node.input.append(tensor)
-    node.output.append(name)
-    for key, value in attributes.items():
-        node.attribute.add(name=key, i=value, type=onnx.AttributeProto.INT)
-    return name
 
 
 class Runner:

@@ -53,6 +53,11 @@ def nodes_of(model: ir.Model) -> list[ir.Node]:
     return list(model.graph.all_nodes())
 
 
+def own_name(item: ir.Node | ir.Value) -> str:
+    """Return the name of a node or value; "" if it has none."""
+    return item.name or ""
+
+
 def is_op(node: ir.Node, *op_types: str) -> bool:
     """Say whether a node is one of these operators of the default domain."""
     return node.op_type in op_types and not node.domain
@@ -198,7 +203,7 @@ class Canvas:
 
     def __post_init__(self) -> None:
         self._names = value_names(self.model)
-        self._names.hold(node.name or "" for node in self.model.graph.all_nodes())
+        self._names.hold(own_name(node) for node in self.model.graph.all_nodes())
 
     def name(self, wanted: str) -> str:
         """Return `wanted`, or a variant of it that no value or node has."""

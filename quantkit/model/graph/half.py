@@ -7,7 +7,7 @@ half is a float. Weights are widened each time they are read, and never kept.
 import onnx_ir as ir
 
 from quantkit.errors import ModelError
-from quantkit.model.graph.edit import Names, is_op, nodes_of
+from quantkit.model.graph.edit import Names, is_op, nodes_of, own_name
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.shapes import infer_types
 
@@ -79,14 +79,14 @@ def widen(model: ir.Model) -> dict[str, str]:
     for value, half in inputs.items():
         if value.uses() and not value.is_initializer():
             new = names.fresh(f"{value.name}_float32")
-            renamed[new] = value.name or ""
+            renamed[new] = own_name(value)
             _cast_input(model.graph, value, half, new)
         else:
             value.type = ir.TensorType(half)
     for value, half in outputs.items():
         if not value.is_graph_input():
             new = names.fresh(f"{value.name}_float32")
-            renamed[new] = value.name or ""
+            renamed[new] = own_name(value)
             _cast_output(model.graph, value, half, new)
     _drop_casts(model, renamed)
     return renamed
@@ -144,7 +144,7 @@ def _cast_input(graph: ir.Graph, value: ir.Value, half: ir.DataType, name: str) 
 
 def _cast_output(graph: ir.Graph, value: ir.Value, half: ir.DataType, name: str) -> None:
     """Give what is computed another name, and put a Cast of the old name behind it."""
-    public = value.name or ""
+    public = own_name(value)
     node = _cast(value, half, public)
     value.name = name
     graph.append(node)
@@ -169,6 +169,6 @@ def _drop_casts(model: ir.Model, renamed: dict[str, str]) -> None:
         if source is None or source.dtype is not ir.DataType.FLOAT or out.is_graph_output():
             continue
         if node.attributes["to"].as_int() == ir.DataType.FLOAT:
-            renamed.setdefault(source.name or "", out.name or "")
+            renamed.setdefault(own_name(source), own_name(out))
             out.replace_all_uses_with(source)
             node.graph.remove(node, safe=True)

@@ -39,6 +39,7 @@ from quantkit.model.graph.edit import (
     discard,
     is_op,
     nodes_of,
+    own_name,
     owner_of,
     subgraphs_of,
     succeed,
@@ -85,7 +86,7 @@ def fix_defaults(model: ir.Model, *, keep: bool = False) -> str:
         model: The model; such inputs are no longer listed.
         keep: Leave them as they are: what reads them then stays float.
     """
-    listed = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
+    listed = [own_name(v) for v in model.graph.inputs if v.is_initializer()]
     if not listed or keep or os.environ.get(KEEP_INPUTS):
         return ""
     _unlist(model)
@@ -179,11 +180,11 @@ def _name_values(model: ir.Model) -> Names:
     stored = [value for graph in graphs for value in graph.initializers.values()]
     main = model.graph.initializers.values()
     public = [value for value in main if value.is_graph_input() or value.is_graph_output()]
-    names = Names(value.name or "" for value in (*computed, *stored))
+    names = Names(own_name(value) for value in (*computed, *stored))
     seen: set[str | None] = set()
     for value in dict.fromkeys((*public, *computed, *stored)):
         if value.name in seen:
-            value.name = names.renew(value.name or "")
+            value.name = names.renew(own_name(value))
         seen.add(value.name)
     return names
 

@@ -15,7 +15,7 @@ from onnx import shape_inference
 
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
-from quantkit.model.graph.edit import is_op, succeed
+from quantkit.model.graph.edit import is_op, own_name, succeed
 from quantkit.model.graph.normalize import normalize
 from quantkit.model.graph.protos import proto_graphs, to_ir
 from quantkit.model.graph.save import skeleton, weightless
@@ -217,7 +217,7 @@ def _restore(model: ir.Model, weights: dict[str, ir.TensorProtocol], *, listed: 
     inputs = list(model.graph.inputs)
     model.graph.inputs.clear()
     for value in inputs:
-        tensor = weights.get(value.name or "")
+        tensor = weights.get(own_name(value))
         if tensor is None or value.name in listed:
             model.graph.inputs.append(value)
         if tensor is not None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from quantkit.errors import ModelError
-from quantkit.model.graph.edit import constant
+from quantkit.model.graph.edit import constant, own_name
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.graph.save import skeleton, weightless
 
@@ -131,7 +131,7 @@ def infer_types(model: ir.Model) -> None:
 
 def declared_inside(model: ir.Model) -> frozenset[str]:
     """Return the values inside of graphs of which the model says a type."""
-    return frozenset(v.name or "" for v in _made_inside(model) if v.type is not None)
+    return frozenset(own_name(v) for v in _made_inside(model) if v.type is not None)
 
 
 def declare_only(model: ir.Model, names: Collection[str]) -> None:

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from quantkit.model.graph.compute import Array, Computation
-from quantkit.model.graph.edit import add_initializer, constant, discard, is_op, value_names
+from quantkit.model.graph.edit import (
+    add_initializer,
+    constant,
+    discard,
+    is_op,
+    own_name,
+    value_names,
+)
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.ops.integer_ops import BLOCKWISE, UNPACKS
@@ -103,7 +110,7 @@ def _replaced(
 
 def _name(one: _Made) -> str:
     """Return what the weight was called, as other quantized weights are."""
-    names = sorted(source.name or "" for source in one.sources)
+    names = sorted(own_name(source) for source in one.sources)
     for suffix in _SUFFIXES:
         for name in names:
             if name.endswith(suffix):

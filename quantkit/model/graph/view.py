@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import is_op, owner_of, subgraphs_of
+from quantkit.model.graph.edit import is_op, own_name, owner_of, subgraphs_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, infer_types, integers
 from quantkit.model.ops import Kernel, OpFact, fact_of
@@ -75,7 +75,7 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
     for node in model.graph.all_nodes():
         nodes.append(_node(node, weights, holders))
         if is_op(node, "Constant"):
-            constants[node.outputs[0].name or ""] = _constant_of(node)
+            constants[own_name(node.outputs[0])] = _constant_of(node)
     producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     readers: dict[str, list[int]] = {}
     for index, seen in enumerate(nodes):
@@ -87,11 +87,11 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
         names=frozenset(node.name for node in nodes),
         producer=producer,
         readers={name: tuple(found) for name, found in readers.items()},
-        inputs=tuple(v.name or "" for v in model.graph.inputs),
-        outputs=frozenset(v.name or "" for graph in model.graphs() for v in graph.outputs),
+        inputs=tuple(own_name(v) for v in model.graph.inputs),
+        outputs=frozenset(own_name(v) for graph in model.graphs() for v in graph.outputs),
         weights=weights,
         constants=constants,
-        initializers=frozenset(v.name or "" for v in held),
+        initializers=frozenset(own_name(v) for v in held),
         not_float=frozenset(_not_float(model)),
     )
 
@@ -103,7 +103,7 @@ def _held(
     weights: dict[str, Weight] = {}
     constants: dict[str, Constant] = {}
     for value in values:
-        tensor, name = value.const_value, value.name or ""
+        tensor, name = value.const_value, own_name(value)
         if tensor is None:
             continue
         ends = _ends(tensor, large=read_weights and _is_weight(tensor))
@@ -154,7 +154,7 @@ def _constant_of(node: ir.Node) -> Constant:
 
 def _weight(value: ir.Value, tensor: ir.TensorProtocol, ends: tuple[float, float] | None) -> Weight:
     return Weight(
-        tensor=value.name or "",
+        tensor=own_name(value),
         shape=tuple(int(n) for n in tensor.shape.numpy()),
         finite=ends is None or bool(np.isfinite(ends).all()),
         exposed=value.is_graph_input() or value.is_graph_output(),
@@ -177,7 +177,7 @@ def _uses(value: ir.Value) -> Iterator[WeightUse]:
 def _use(node: ir.Node, slot: int, *, transposed: bool) -> WeightUse:
     fact = fact_of(node.domain, node.op_type)
     known = fact is not None and slot in fact.weights
-    return WeightUse(node=node.name or "", slot=slot, transposed=transposed, known=known)
+    return WeightUse(node=own_name(node), slot=slot, transposed=transposed, known=known)
 
 
 def _swaps_axes(node: ir.Node) -> bool:
@@ -202,12 +202,12 @@ def _node(
     if fact is not None and fact.kernel is Kernel.LOOKUP and not own:
         fact = None
     return Node(
-        name=node.name or "",
+        name=own_name(node),
         op_type=node.op_type,
         domain=node.domain,
         attributes=_plain_attributes(node),
-        inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
-        outputs=tuple(v.name or "" for v in node.outputs),
+        inputs=tuple(own_name(v) if v is not None else "" for v in node.inputs),
+        outputs=tuple(own_name(v) for v in node.outputs),
         inside=inside,
         fact=fact,
         weights=own,
@@ -223,7 +223,7 @@ def _own_weights(
         producer = None if value is None else value.producer()
         if producer is not None and _swaps_axes(producer):
             value = producer.inputs[0]
-        if value is not None and value.is_initializer() and (name := value.name or "") in weights:
+        if value is not None and value.is_initializer() and (name := own_name(value)) in weights:
             yield slot, name
 
 
@@ -246,7 +246,7 @@ def _not_float(model: ir.Model) -> Iterator[str]:
         known = value.dtype is not None and value.dtype not in _FLOATS
         # A sequence of floats is none, and inference does not tell.
         if known or (maker is not None and maker.op_type in _SEQUENCES):
-            yield value.name or ""
+            yield own_name(value)
 
 
 def half_view_of(model: ir.Model, kind: str, *, computed: bool = False) -> HalfView:
@@ -263,7 +263,7 @@ def half_view_of(model: ir.Model, kind: str, *, computed: bool = False) -> HalfV
         view=view_of(model, read_weights=False),
         constants={c.tensor: c for c in _constants(model, kind)},
         floats=tuple(_floats(model)),
-        outputs=tuple(v.name or "" for v in model.graph.outputs),
+        outputs=tuple(own_name(v) for v in model.graph.outputs),
         float_bytes=sum(_BYTES * t.size for t in _tensors(model) if t.dtype in _FLOATS),
     )
     return _with_nodes(found, model) if computed else found
@@ -276,7 +276,7 @@ def _with_nodes(found: HalfView, model: ir.Model) -> HalfView:
     sums: dict[str, int] = {}
     holders, untyped = set(), set()
     for node in model.graph:
-        name = node.name or ""
+        name = own_name(node)
         if any(subgraphs_of(node)):
             holders.add(name)
         if _is_untyped(node):
@@ -296,7 +296,7 @@ def _floats(model: ir.Model) -> Iterator[str]:
     """Yield the float32 tensors of the main graph that are fed or computed."""
     for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
         if _is_float(value) and not value.is_initializer():
-            yield value.name or ""
+            yield own_name(value)
 
 
 def _constants(model: ir.Model, kind: str) -> Iterator[FloatConstant]:
@@ -308,7 +308,7 @@ def _constants(model: ir.Model, kind: str) -> Iterator[FloatConstant]:
                 continue
             missing = isinstance(tensor, ir.ExternalTensor)  # its file is not there
             yield FloatConstant(
-                tensor=value.name or "",
+                tensor=own_name(value),
                 shape=tuple(int(n) for n in tensor.shape.numpy()),
                 exposed=value.is_graph_input() or value.is_graph_output(),
                 loss=None if missing else half_loss(tensor.numpy(), numpy_kind),

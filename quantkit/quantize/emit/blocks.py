@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops import MICROSOFT
 from quantkit.numerics.dtypes import int_type
@@ -49,7 +49,7 @@ def emit_blocks(model: ir.Model, plan: Plan, solved: SolvedIntegers) -> None:
     weights = Weights(Canvas(model), plan, solved)
     kernels = _Kernels(weights)
     for node in list(model.graph.all_nodes()):
-        decided = plan.node.get(node.name or "")
+        decided = plan.node.get(own_name(node))
         if decided is None or decided.mode is not Mode.BLOCKS:
             continue
         if plan.block_format is BlockFormat.ONNX:

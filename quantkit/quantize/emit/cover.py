@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import owner_of
+from quantkit.model.graph.edit import own_name, owner_of
 from quantkit.model.ops.float_ops import COVERED_SLOTS
 from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.numerics.dtypes import int_type
@@ -72,9 +72,9 @@ class CoveredParts(Parts):
 
     def _scale_of(self, value: ir.Value | None, node: ir.Node) -> NDArray[np.float32] | None:
         """Return the scale in which a node reads a value: the plan's, or that of a file that has it in integers already."""
-        decided = self.plan.activation.get(value.name or "") if value is not None else None
+        decided = self.plan.activation.get(own_name(value)) if value is not None else None
         if decided is not None:
-            return np.asarray(decided.read_by(node.name or "").scale, np.float32)
+            return np.asarray(decided.read_by(own_name(node)).scale, np.float32)
         maker = None if value is None else value.producer()
         if maker is None or maker.op_type != "DequantizeLinear":
             return None
@@ -106,7 +106,7 @@ def _order_parameters(graph: ir.Graph) -> None:
                     first.setdefault(str(value.name), value)
     rest = [value for name, value in graph.initializers.items() if name not in first]
     for value in (*first.values(), *rest):
-        graph.initializers.pop(value.name or "")
+        graph.initializers.pop(own_name(value))
         graph.register_initializer(value)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, QuantizedInput, owner_of
+from quantkit.model.graph.edit import Canvas, QuantizedInput, own_name, owner_of
 from quantkit.model.ops import MICROSOFT, Kernel, fact_of
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.quantize.emit._operands import array_of, factor, operand, optional
@@ -284,7 +284,7 @@ def emit_rest(weights: Weights) -> None:
     # by name.
     model, plan = weights.canvas.model, weights.plan
     for node in list(model.graph.all_nodes()):
-        decided = plan.node.get(node.name or "")
+        decided = plan.node.get(own_name(node))
         if decided is None or decided.mode is not Mode.INTEGER:
             continue
         fact = fact_of(node.domain, node.op_type)
@@ -296,7 +296,7 @@ def emit_rest(weights: Weights) -> None:
             if value.name in plan.weight and value.uses():
                 emit_stored(weights, value)
             elif not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                graph.initializers.pop(value.name or "")
+                graph.initializers.pop(own_name(value))
 
 
 def remove_node(node: ir.Node) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas
+from quantkit.model.graph.edit import Canvas, own_name
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.view import half_slots
@@ -39,7 +39,7 @@ def emit_half(model: ir.Model, plan: Plan) -> None:
     slots = _half_nodes(model, plan)
     writer = _Writer(Canvas(model))
     for value in (v for graph in model.graphs() for v in graph.initializers.values()):
-        if (half := plan.half.get(value.name or "")) is not None:
+        if (half := plan.half.get(own_name(value))) is not None:
             writer.store(value, half)
     for value in model.graph.inputs:
         if value.name in plan.half:
@@ -129,7 +129,7 @@ class _Writer:
         concerned = value in self.changed or value.name in halves
         if maker is None or not concerned or value.dtype is wants:
             return value
-        name, made = value.name or "", self.casts.get(value)
+        name, made = own_name(value), self.casts.get(value)
         if made is None:
             (made,) = self.canvas.node(
                 "Cast",

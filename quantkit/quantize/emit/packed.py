@@ -72,6 +72,23 @@ class Packed:
         return np.concatenate([found.codes, zeros], axis=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    """Small numbers of a weight that are written as planes of bits.
+
+    Attributes:
+        name: What they are: codes, zeros or multipliers.
+        bits: Of each.
+        shape: That they get.
+        read: Returns them; called while the file is written.
+    """
+
+    name: str
+    bits: int
+    shape: Sequence[int]
+    read: Callable[[], NDArray[np.uint8]]
+
+
 @dataclass(slots=True)
 class Packer:
     """Writes weights of few bits; constants that several need are there once, and so are the codes of a weight that is read in two forms."""
@@ -133,7 +150,7 @@ class Packer:
             flat = (weight.rows, weight.padded)
             plain = self._lazy(weight, weight.padded_codes, _UINT8, flat, "codes")
             return self.reshaped(weight, plain, shape)
-        value = self._unpacked(weight, weight.padded_codes, weight.grid.bits, shape, "codes")
+        value = self._codes(weight, shape)
         if shift:
             value = self._op(weight, "Add", [value, self._number(weight, shift)])
         return self._cast(weight, value, _UINT8)
@@ -141,84 +158,67 @@ class Packer:
     def zeros(self, weight: Packed) -> ir.Value:
         """Return the zero of each block as float32, (N, blocks, 1)."""
         shape = (weight.rows, weight.blocks, 1)
-        return self._unpacked(weight, lambda: weight.read().zero, weight.grid.bits, shape, "zero")
+        return self._unpacked(
+            weight,
+            _Numbers(
+                name="zero", bits=weight.grid.bits, shape=shape, read=lambda: weight.read().zero
+            ),
+        )
+
+    def _codes(self, weight: Packed, shape: Sequence[int]) -> ir.Value:
+        codes = _Numbers(name="codes", bits=weight.grid.bits, shape=shape, read=weight.padded_codes)
+        return self._unpacked(weight, codes)
 
     def _centred(self, weight: Packed) -> ir.Value:
         """Return ``c - z`` as floats, (N, blocks, size)."""
         shape = (weight.rows, weight.blocks, weight.padded // weight.blocks)
-        value = self._unpacked(weight, weight.padded_codes, weight.grid.bits, shape, "codes")
+        value = self._codes(weight, shape)
         symmetric = weight.grid.symmetric
         zero = self._number(weight, weight.grid.middle) if symmetric else self.zeros(weight)
         return self._op(weight, "Sub", [value, zero])
 
     def _multipliers(self, weight: Packed) -> ir.Value:
         """Return the multipliers as floats, (N, blocks, 1). The file has them less 1: 1 to 8 are three bits."""
-        shape = (weight.rows, weight.blocks, 1)
-        bits = (weight.grid.largest - 1).bit_length()
-        value = self._unpacked(
-            weight, lambda: weight.read().multiplier - np.uint8(1), bits, shape, "multiplier"
+        multipliers = _Numbers(
+            name="multiplier",
+            bits=(weight.grid.largest - 1).bit_length(),
+            shape=(weight.rows, weight.blocks, 1),
+            read=lambda: weight.read().multiplier - np.uint8(1),
         )
+        value = self._unpacked(weight, multipliers)
         return self._op(weight, "Add", [value, self._number(weight, 1)])
 
-    def _unpacked(
-        self,
-        weight: Packed,
-        read: Callable[[], NDArray[np.uint8]],
-        bits: int,
-        shape: Sequence[int],
-        name: str,
-    ) -> ir.Value:
-        """Return codes of some bits as floats of a shape, written once."""
-        key = (weight.tensor, name)
+    def _unpacked(self, weight: Packed, numbers: _Numbers) -> ir.Value:
+        """Return small numbers as floats, written once."""
+        key = (weight.tensor, numbers.name)
         if key not in self._known:
-            self._known[key] = self._written(weight, read, bits, shape, name)
+            self._known[key] = self._written(weight, numbers)
         return self._known[key]
 
-    def _written(
-        self,
-        weight: Packed,
-        read: Callable[[], NDArray[np.uint8]],
-        bits: int,
-        shape: Sequence[int],
-        name: str,
-    ) -> ir.Value:
-        count = prod(shape)
-        widths = plane_widths(bits)
-        if _is_plain(bits, count):
-            plain = self._lazy(weight, lambda: read().reshape(shape), _UINT8, shape, name)
+    def _written(self, weight: Packed, numbers: _Numbers) -> ir.Value:
+        read, shape = numbers.read, numbers.shape
+        if _is_plain(numbers.bits, prod(shape)):
+            plain = self._lazy(weight, lambda: read().reshape(shape), _UINT8, shape, numbers.name)
             return self._cast(weight, plain, _FLOAT)
-        total, shift = None, 0
-        for number, width in enumerate(widths):
-            value = self._plane(weight, read, bits, number, shape, name)
-            value = self._cast(weight, value, _FLOAT)
-            if shift:
-                factor = self._number(weight, 1 << shift)
-                value = self._op(weight, "Mul", [value, factor])
-            if total is not None:
-                value = self._op(weight, "Add", [total, value])
-            total, shift = value, shift + width
-        assert total is not None  # noqa: S101 - there is a plane
+        first, *widths = plane_widths(numbers.bits)
+        total, shift = self._plane(weight, numbers, 0), first
+        for number, width in enumerate(widths, 1):
+            value = self._plane(weight, numbers, number)
+            value = self._op(weight, "Mul", [value, self._number(weight, 1 << shift)])
+            total, shift = self._op(weight, "Add", [total, value]), shift + width
         return total
 
-    def _plane(
-        self,
-        weight: Packed,
-        read: Callable[[], NDArray[np.uint8]],
-        bits: int,
-        number: int,
-        shape: Sequence[int],
-        name: str,
-    ) -> ir.Value:
-        """Return one plane as uint8 of a shape: as long as values have one byte, folding them takes least."""
-        width, count = plane_widths(bits)[number], prod(shape)
+    def _plane(self, weight: Packed, numbers: _Numbers, number: int) -> ir.Value:
+        """Return one plane as floats of the shape: as long as values have one byte, folding them takes least."""
+        width, count = plane_widths(numbers.bits)[number], prod(numbers.shape)
         per_byte = 8 // width
         length = -(-count // per_byte)
         content = self._lazy(
             weight,
-            lambda: planes(read(), bits)[number].content.reshape(1, length),
+            lambda: planes(numbers.read(), numbers.bits)[number].content.reshape(1, length),
             _UINT8,
             (1, length),
-            f"{name}_plane{number}",
+            f"{numbers.name}_plane{number}",
         )
         shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(-1, 1)
         value = self._op(
@@ -234,7 +234,7 @@ class Packer:
             value = self._op(weight, "Reshape", [value, flat])
             ends = [self._shape(weight, (end,)) for end in (0, count)]
             value = self._op(weight, "Slice", [value, *ends])
-        return self.reshaped(weight, value, shape)
+        return self._cast(weight, self.reshaped(weight, value, numbers.shape), _FLOAT)
 
     def cut(self, weight: Packed, value: ir.Value, shape: tuple[int, int], width: int) -> ir.Value:
         """Return a value as a matrix, of so many of its columns.

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of
 from quantkit.model.ops.float_ops import (
     BIASED,
     FILL_SLOTS,
@@ -182,8 +182,8 @@ class Parts:
 
     def float_bias(self, node: ir.Node) -> NDArray[np.float32] | None:
         """Return a product's bias as a vector, beta included; None if it has none, or another."""
-        if (node.name or "") in self.solved.biases:
-            return self.solved.biases[node.name or ""]
+        if own_name(node) in self.solved.biases:
+            return self.solved.biases[own_name(node)]
         value = optional(node, _BIAS)
         if value is None or node.op_type not in BIASED | NORMALIZES:
             return None
@@ -195,7 +195,7 @@ class Parts:
     def _own_bias(self, node: ir.Node) -> ir.Value | None:
         """Return the bias of a node that is quantized by itself; None if it is in the scale of the sums."""
         value = optional(node, _BIAS)
-        decided = None if value is None else self.plan.weight.get(value.name or "")
+        decided = None if value is None else self.plan.weight.get(own_name(value))
         # A weight of another product may be added here too: its scales are not along this one's channels.
         asked = decided is not None and decided.spec.pinned and factor(node, "beta") > 0
         vector = value is not None and value.shape is not None and len(value.shape) == 1
@@ -292,7 +292,7 @@ class Writer:
         return [
             (node, decided)
             for node in self.canvas.model.graph.all_nodes()
-            if (decided := self.plan.node.get(node.name or "")) and decided.mode is Mode.STATIC
+            if (decided := self.plan.node.get(own_name(node))) and decided.mode is Mode.STATIC
         ]
 
 

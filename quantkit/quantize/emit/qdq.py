@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import discard, owner_of
+from quantkit.model.graph.edit import discard, own_name, owner_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops.float_ops import activation_slots
 from quantkit.model.ops.integer_ops import MICROSOFT
@@ -58,8 +58,8 @@ class QdqWriter(Writer):
             self._apart = {value for value, count in readers.items() if count > 1}
         for node, _ in static:
             for value in self._read_values(node):
-                if self.plan.activation[value.name or ""].converted is not None:
-                    self._readers.setdefault(value, []).append(node.name or "")
+                if self.plan.activation[own_name(value)].converted is not None:
+                    self._readers.setdefault(value, []).append(own_name(node))
         # First all that is read: afterwards values are no longer known by their names in the plan.
         for node, _ in static:
             self._read(node)
@@ -74,8 +74,8 @@ class QdqWriter(Writer):
         slots = self.parts.read_slots(node)
         values = [operand(node, slot) for slot in slots]
         if self.parts.is_product(node):
-            decided = self.plan.activation[values[0].name or ""]
-            self._operands(node, decided.read_by(node.name or ""))
+            decided = self.plan.activation[own_name(values[0])]
+            self._operands(node, decided.read_by(own_name(node)))
         elif (bias := self.parts.added(node)) is not None:
             self._add(node, bias)
         for slot, value in zip(slots, values, strict=True):
@@ -145,7 +145,7 @@ class QdqWriter(Writer):
 
         name = f"{base}_float"
         value = self.canvas.initializer(graph, lazy(floats, ir.DataType.FLOAT, shape, name), name)
-        graph.initializers.pop(made.weight.name or "")
+        graph.initializers.pop(own_name(made.weight))
         inputs = [value, made.scale, made.zero_point]
         quantized = self._convert(_QUANTIZE, inputs, base, before=self.first[graph], axis=made.axis)
         self._in_blocks(quantized, made)
@@ -199,9 +199,9 @@ class QdqWriter(Writer):
 
     def _local(self, value: ir.Value, reader: ir.Node) -> ir.Value:
         """Return a restored value in the graph of its reader: kernels are not fused across If and Loop."""
-        decided = self.plan.activation[value.name or ""]
+        decided = self.plan.activation[own_name(value)]
         restored = self._pair(value)
-        if decided.converted is not None and decided.read_by(reader.name or "") is not decided:
+        if decided.converted is not None and decided.read_by(own_name(reader)) is not decided:
             restored = self._conversion(value, restored)
         maker, graph = maker_of(restored), owner_of(reader)
         if owner_of(maker) is graph:
@@ -227,7 +227,7 @@ class QdqWriter(Writer):
         return self._restored[value]
 
     def _inserted(self, value: ir.Value, suffix: str = "") -> ir.Value:
-        decided = self.plan.activation[value.name or ""]
+        decided = self.plan.activation[own_name(value)]
         after, graph, base = value.producer(), graph_of(value), value.name or "activation"
         before = self.first[graph] if after is None else None
         numbers = self.parts.parameters(graph, decided, half=_is_half(value))
@@ -245,7 +245,7 @@ class QdqWriter(Writer):
         """Return a value in its other numbers, made on first use: Q -> DQ -> Q' -> DQ'."""
         if value in self._others:
             return self._others[value]
-        decided, source = self.plan.activation[value.name or ""], restored
+        decided, source = self.plan.activation[own_name(value)], restored
         maker, base = maker_of(restored), f"{value.name}_convert"
         if not self._all_convert(value):
             # A DequantizeLinear of its own, which a runtime makes one conversion of integers with what follows.
@@ -262,12 +262,12 @@ class QdqWriter(Writer):
 
     def _all_convert(self, value: ir.Value) -> bool:
         """Say whether all quantized nodes that read a value read its other numbers."""
-        decided = self.plan.activation[value.name or ""]
+        decided = self.plan.activation[own_name(value)]
         return all(decided.read_by(name) is not decided for name in self._readers.get(value, ()))
 
     def _constant(self, value: ir.Value) -> ir.Value:
         """Store a constant operand as integers."""
-        decided, tensor = self.plan.activation[value.name or ""], tensor_of(value)
+        decided, tensor = self.plan.activation[own_name(value)], tensor_of(value)
         graph, base = graph_of(value), value.name or "constant"
         first, stored = self.first[graph], value
         if not self.plan.qdq.weight_pairs:
@@ -287,12 +287,12 @@ class QdqWriter(Writer):
                 continue
             restored = self._pair(value)
             quantizer = operand(maker_of(restored), 0).producer()
-            decided, converted = self.plan.activation[value.name or ""], restored
+            decided, converted = self.plan.activation[own_name(value)], restored
             if decided.converted is not None:
                 converted = self._conversion(value, restored)
             for use in tuple(value.uses()):
                 if use.node is not quantizer:
-                    own = decided.read_by(use.node.name or "") is decided
+                    own = decided.read_by(own_name(use.node)) is decided
                     use.node.replace_input_with(use.idx, restored if own else converted)
             if decided.converted is not None and self._all_convert(value):
                 restored = converted

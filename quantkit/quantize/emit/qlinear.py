@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.errors import UsageError
-from quantkit.model.graph.edit import Canvas, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of
 from quantkit.model.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS, activation_slots
 from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS, TAKEN_ATTRIBUTES, IntegerOp
 from quantkit.quantize.emit._operands import graph_of, operand
@@ -78,7 +78,7 @@ class _Writer(Writer):
     def _read(self, node: ir.Node, slot: int) -> _Integers:
         """Return an input in integers; a float one is quantized where it is made."""
         value = operand(node, slot)
-        name = value.name or ""
+        name = own_name(value)
         if name not in self._integers:
             self._integers[name] = self._quantized(value, self.plan.activation[name])
         return self._integers[name]
@@ -103,7 +103,7 @@ class _Writer(Writer):
     def _hand_on(self, node: ir.Node, values: ir.Value, output: int = 0) -> None:
         """Remember a result in integers, and let those who want floats read it dequantized."""
         old = node.outputs[output]
-        name = old.name or ""
+        name = own_name(old)
         scale, zero = self._parameters(owner_of(node), name)
         if old in self.clips:
             values = self._clipped(
@@ -121,7 +121,7 @@ class _Writer(Writer):
         self.canvas.replace(node, restored, output)
 
     def _clipped(self, node: ir.Node, values: ir.Value, bounds: tuple[int, int]) -> ir.Value:
-        storage = self.plan.activation[node.outputs[0].name or ""].dtype.storage
+        storage = self.plan.activation[own_name(node.outputs[0])].dtype.storage
         ends = [
             self.canvas.constant(owner_of(node), np.asarray(end, storage), f"{values.name}_{side}")
             for side, end in zip(("low", "high"), bounds, strict=True)
@@ -132,7 +132,7 @@ class _Writer(Writer):
         return clipped
 
     def _takes_integers(self, reader: ir.Node, slot: int) -> bool:
-        decided = self.plan.node.get(reader.name or "")
+        decided = self.plan.node.get(own_name(reader))
         if decided is None or decided.mode is not Mode.STATIC:
             return False
         return slot in self.parts.read_slots(reader)
@@ -160,7 +160,7 @@ class _Writer(Writer):
             made = self.parts.sum_of(node, read[0].scale, read[0].zero_point)
             beta = _Integers(made.constant, made.constant_scale, made.constant_zero)
             read = [replace(read[0], scale=made.scale), beta]
-        result = self._parameters(owner_of(node), node.outputs[0].name or "")
+        result = self._parameters(owner_of(node), own_name(node.outputs[0]))
         inputs = _placed(row, read, result, {slot: node.inputs[slot] for slot in row.passed})
         added: dict[str, int | float] = {}
         if node.op_type == "Gemm":
@@ -245,7 +245,7 @@ def _lift_clips(canvas: Canvas, plan: Plan) -> dict[ir.Value, _Bounds]:
     """
     found: dict[ir.Value, _Bounds] = {}
     for node in list(canvas.model.graph.all_nodes()):
-        decided, source = plan.node.get(node.name or ""), node.inputs[0] if node.inputs else None
+        decided, source = plan.node.get(own_name(node)), node.inputs[0] if node.inputs else None
         if decided is None or decided.mode is not Mode.STATIC or node.op_type not in CLIPS:
             continue
         if source is None or source.name in plan.activation:

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import Canvas, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of
 from quantkit.model.ops.float_ops import BIASED, CLIPS, PASSED_BY_CONVERSIONS, activation_slots
 from quantkit.quantize.emit._operands import operand, optional
 from quantkit.quantize.emit.cover import CoveredParts, CoveredWriter
@@ -55,7 +55,7 @@ def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
     # Products with a bias are quantized at load; for the others there is an integer kernel.
     fused = BIASED | (target.computes - target.written_as_sums) | {"Resize"}
     for node in list(canvas.model.graph.all_nodes()):
-        decided = plan.node.get(node.name or "")
+        decided = plan.node.get(own_name(node))
         static = decided is not None and decided.mode is Mode.STATIC
         if not static and node.op_type in fused and _would_be_quantized(node, moved):
             _before(canvas, node, _slots(node)[0])
@@ -209,7 +209,7 @@ def _emit_all(parts: CoveredParts, target: Target, output_format: Format) -> Non
 def _drop_absorbed(canvas: Canvas, plan: Plan) -> None:
     """Remove Relu and Clip whose work the quantization of their output does."""
     for node in list(canvas.model.graph.all_nodes()):
-        decided = plan.node.get(node.name or "")
+        decided = plan.node.get(own_name(node))
         if decided is None or decided.mode is not Mode.ABSORBED or node.inputs[0] is None:
             continue
         canvas.replace(node, node.inputs[0])

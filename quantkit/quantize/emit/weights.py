@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks
 from quantkit.numerics.weights import fit, quantize_weight
@@ -112,10 +112,10 @@ class Weights:
 
     def is_packed(self, value: ir.Value) -> bool:
         """Say whether a planned initializer has few bits in the file."""
-        return self.plan.weight[value.name or ""].blocks is not None
+        return self.plan.weight[own_name(value)].blocks is not None
 
     def _make(self, value: ir.Value, least: NDArray[np.float32] | None) -> EmittedWeight:
-        tensor, graph, plan = tensor_of(value), graph_of(value), self.plan.weight[value.name or ""]
+        tensor, graph, plan = tensor_of(value), graph_of(value), self.plan.weight[own_name(value)]
         if plan.blocks is not None:
             return self._make_packed(value, plan, least)
         shape = shape_of(tensor)
@@ -126,7 +126,7 @@ class Weights:
             return found.integers if found else quantize_weight(tensor.numpy(), qparams)
 
         integers = _integers(read, plan, shape, f"{plan.tensor}_quantized")
-        values = self.canvas.initializer(graph, integers, integers.name or "")
+        values = self.canvas.initializer(graph, integers, own_name(integers))
         return EmittedWeight(plan, qparams, graph, shape, values)
 
     def _make_packed(
@@ -148,7 +148,7 @@ class Weights:
 
     def packed(self, value: ir.Value) -> Packed:
         """Return a planned initializer of few bits, to be written as codes."""
-        tensor, graph, plan = tensor_of(value), graph_of(value), self.plan.weight[value.name or ""]
+        tensor, graph, plan = tensor_of(value), graph_of(value), self.plan.weight[own_name(value)]
         grid, axis = plan.blocks, _row_axis(plan)
         assert grid is not None  # noqa: S101 - it has few bits
         rows = shape_of(tensor)[axis]
@@ -169,7 +169,7 @@ class Weights:
 
     def restored(self, value: ir.Value) -> ir.Value:
         """Return a planned initializer of few bits as floats, in its own layout."""
-        weight, plan = self.packed(value), self.plan.weight[value.name or ""]
+        weight, plan = self.packed(value), self.plan.weight[own_name(value)]
         shape = shape_of(tensor_of(value))
         floats = self.packer.floats(weight, _rows_first(shape, _row_axis(plan)))
         return self._turned(floats, replace(plan, transposed=False), len(shape))
@@ -254,7 +254,7 @@ def widen_scales_for_bias(
         return q if found is None else np.where(channels, q, found.integers)
 
     integers = _integers(read, emitted.plan, emitted.shape, f"{emitted.tensor}_widened")
-    values = weights.canvas.initializer(emitted.graph, integers, integers.name or "")
+    values = weights.canvas.initializer(emitted.graph, integers, own_name(integers))
     return replace(emitted, qparams=qparams, values=values)
 
 
@@ -271,7 +271,7 @@ def emit_stored(weights: Weights, value: ir.Value) -> None:
     graph.initializers.pop(name)
     value.name = canvas.name(f"{name}_replaced")
     if weight is not None:
-        known = any((use.node.name or "") in weights.plan.node for use in value.uses())
+        known = any(own_name(use.node) in weights.plan.node for use in value.uses())
         restore = _scaled_back if known else _dequantized
         floats = restore(canvas, weight, before=_first_reader(value, graph))
     assert floats is not None  # noqa: S101 - one of the two was made

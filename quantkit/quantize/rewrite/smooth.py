@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from calibrators import ChannelMoments, PatchMoments
 from quantkit.calibration.requests import MomentsOf, Request
 from quantkit.model.graph.channel_factors import Divisor, Divisors, rounded
-from quantkit.model.graph.edit import Canvas, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops.float_ops import CHANNEL_GAINS, LOUD_CHANNELS, MATRIX_PRODUCTS
 from quantkit.model.ops.view import Node, View
@@ -272,7 +272,7 @@ def smooth(
         seen: Moments of each of those activations, along its last axis; who is missing is left alone.
         strength: a, for all; None chooses for each, and leaves alone what would not gain.
     """
-    writer = _Writer(Canvas(model), {node.name or "": node for node in model.graph})
+    writer = _Writer(Canvas(model), {own_name(node): node for node in model.graph})
     done = (writer.smooth(one, seen[one.tensor], strength) for one in found if one.tensor in seen)
     return tuple(one for one in done if one is not None)
 
@@ -284,7 +284,7 @@ def divide(model: ir.Model, found: Mapping[Smoothable, Floats]) -> None:
         model: The float model.
         found: What `smoothable` found in it and is to be divided by what; only where the division is folded.
     """
-    writer = _Writer(Canvas(model), {node.name or "": node for node in model.graph})
+    writer = _Writer(Canvas(model), {own_name(node): node for node in model.graph})
     for one, scale in found.items():
         writer.divide(one, scale)
 
@@ -401,7 +401,7 @@ class _Writer:
         made.type, made.shape = value.type, value.shape
         for reader in readers:
             reader.replace_input_with(0, made)
-        return made.name or ""
+        return own_name(made)
 
 
 def _balance(
@@ -477,7 +477,7 @@ def scale_inputs(
         powers: E[x_j^2] of each of them, by tensor; who is missing is left alone.
         grids: How weights will be stored, by the node that reads them.
     """
-    nodes = {node.name or "": node for node in model.graph}
+    nodes = {own_name(node): node for node in model.graph}
     scales: dict[Smoothable, Floats] = {}
     for one in found:
         power = powers.get(one.tensor)

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.model.graph.edit import own_name
 from quantkit.model.ops.float_ops import CLIPS
 from quantkit.quantize.emit import emit_static
 from quantkit.quantize.plan import Plan
@@ -64,13 +65,13 @@ def _results(model: ir.Model, solved: SolvedIntegers) -> dict[str, str]:
     """Return the tensor that each corrected product hands on, after the Relu or Clip behind it."""
     found = {}
     for node in model.graph:
-        if (node.name or "") not in solved.biases:
+        if own_name(node) not in solved.biases:
             continue
         value = node.outputs[0]
         uses = tuple(value.uses())
         if len(uses) == 1 and uses[0].node.op_type in CLIPS:
             value = uses[0].node.outputs[0]
-        found[node.name or ""] = value.name or ""
+        found[own_name(node)] = own_name(value)
     return found
 
 

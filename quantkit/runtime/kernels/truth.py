@@ -25,6 +25,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.files import scratch
+from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import load, read_structure
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
@@ -363,7 +364,7 @@ def _assigned(
 def _sites(model: ir.Model) -> dict[str, ir.Node]:
     """Return the file's products by their first output."""
     nodes = (node for node in model.graph.all_nodes() if node.op_type in PRODUCTS)
-    return {node.outputs[0].name or "": node for node in nodes}
+    return {own_name(node.outputs[0]): node for node in nodes}
 
 
 def _node(

@@ -26,6 +26,7 @@ from quantkit.model.graph.edit import (
     discard,
     is_op,
     nodes_of,
+    own_name,
     redirect,
     value_names,
 )
@@ -123,7 +124,7 @@ def _fold(node: ir.Node, names: Names, opset: int, room: _Room) -> bool:
     if tensor is None or not isinstance(graph, ir.Graph):
         return False
     # Equal names in two subgraphs are allowed for values, but not for initializers of a quantkit graph.
-    value = add_initializer(graph, names.renew(out.name or ""), tensor)
+    value = add_initializer(graph, names.renew(own_name(out)), tensor)
     redirect(out, value)
     discard(node)
     return True

@@ -15,7 +15,15 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Names, constant, discard, is_op, subgraphs_of, value_names
+from quantkit.model.graph.edit import (
+    Names,
+    constant,
+    discard,
+    is_op,
+    own_name,
+    subgraphs_of,
+    value_names,
+)
 from quantkit.model.graph.mapping import ends_of
 
 # Values of a weight that is stored once for several consumers: for less, a node more does not pay.
@@ -81,7 +89,7 @@ def _merge(graph: ir.Graph, least: int) -> int:
             kept = first.setdefault(_digest(_array(value)), value)
             if kept is not value:
                 value.replace_all_uses_with(kept)
-                del graph.initializers[value.name or ""]
+                del graph.initializers[own_name(value)]
                 count += 1
     return count
 
@@ -161,7 +169,7 @@ def _read_transposed(graph: ir.Graph, value: ir.Value, kept: ir.Value, names: Na
             use.node.replace_input_with(use.idx, kept)
         else:
             others.append(use)
-    name = value.name or ""
+    name = own_name(value)
     del graph.initializers[name]
     if not others:
         return
