@@ -115,8 +115,8 @@ def _random(seed: int, folder: Path) -> Pool:
 def measured(pool: Pool, samples: int, folder: Path, *, plain: bool) -> Row:
     """Quantize a model with some of its samples; return the printed figure and that of others, both in dB."""
     import quantkit
+    from quantkit.runtime.check_result import Tally
     from quantkit.runtime.session import float_session, load_model
-    from quantkit.runtime.tally import Tally
 
     model, feeds = pool
     order = np.random.default_rng(1).permutation(len(feeds))

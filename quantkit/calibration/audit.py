@@ -17,9 +17,8 @@ import numpy as np
 from calibrators import Method, Range, Sketch, Statistic
 from quantkit.calibration.forks import forked_map
 from quantkit.calibration.job import Job
-from quantkit.calibration.observations import Observations
 from quantkit.calibration.points import Points
-from quantkit.calibration.requests import RunningMinMax, SketchOf
+from quantkit.calibration.requests import Observations, RunningMinMax, SketchOf
 from quantkit.data import Description
 from quantkit.errors import DataError
 

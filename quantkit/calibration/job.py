@@ -19,8 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from calibrators import PatchMoments, Sketch
-from quantkit.calibration.observations import Extremes, Observations
-from quantkit.calibration.requests import PatchesOf, Request, RunningMinMax
+from quantkit.calibration.requests import Extremes, Observations, PatchesOf, Request, RunningMinMax
 from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.model.graph.load import LoadedModel, load

@@ -44,8 +44,7 @@ from quantkit.calibration.job import (
     observe_shard,
     opened,
 )
-from quantkit.calibration.observations import Observations
-from quantkit.calibration.requests import PatchesOf, Request
+from quantkit.calibration.requests import Observations, PatchesOf, Request
 from quantkit.data import Sample
 from quantkit.errors import DataError
 

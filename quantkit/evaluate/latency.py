@@ -18,9 +18,9 @@ import numpy as np
 
 from quantkit.numerics.statistics import median_interval
 from quantkit.result import Interval, Latency
+from quantkit.runtime.profile import Clock, Pace, Turn, no_garbage_collection, timed_rounds
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.synthetic_inputs import Feeds, Signature
-from quantkit.runtime.timing import Clock, Pace, Turn, no_garbage_collection, timed_rounds
 
 
 def batches_of(

@@ -31,9 +31,8 @@ import onnx_ir as ir
 
 from quantkit._version import __version__
 from quantkit.errors import ModelError
-from quantkit.model.graph._wire import MARK
 from quantkit.model.graph.load import LoadedModel, read_structure
-from quantkit.model.graph.mapping import MappedFile
+from quantkit.model.graph.mapping import MARK, MappedFile
 from quantkit.model.graph.protos import leads_out, proto_graphs
 from quantkit.model.graph.save import Stage
 from quantkit.result import Calibrated, DataSource

@@ -16,10 +16,9 @@ from quantkit.calibration import Calibration, CalibratorOf, Request
 from quantkit.calibration.collect import CalibrateOptions, collect
 from quantkit.calibration.model_inputs import with_model_folder
 from quantkit.calibration.monitor import Silent
-from quantkit.calibration.observations import Observations
 from quantkit.calibration.opened import open_samples
 from quantkit.calibration.points import Points
-from quantkit.calibration.requests import MinMaxOf, RunningMinMax
+from quantkit.calibration.requests import MinMaxOf, Observations, RunningMinMax
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder, replace_text
 from quantkit.model.graph.edit import own_name

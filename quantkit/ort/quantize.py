@@ -17,7 +17,6 @@ from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.quantize import Task, job_of
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.errors import NothingToQuantizeError, UsageError
-from quantkit.model.graph.edit import own_name
 from quantkit.model.graph.load import load
 from quantkit.model.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
 from quantkit.ort._passthrough import forward
@@ -305,16 +304,16 @@ def _tensors(model: str | Path | onnx.ModelProto) -> Tensors:
         for value in node.inputs
         if value is not None
     )
-    computed = {own_name(value) for node in nodes for value in node.outputs}
+    computed = {value.name or "" for node in nodes for value in node.outputs}
     readers: dict[str, list[str]] = {}
     for node in nodes:
         for value in filter(None, node.inputs):
-            readers.setdefault(own_name(value), []).append(own_name(node))
+            readers.setdefault(value.name or "", []).append(node.name or "")
     return Tensors(
         constants={n: tuple(map(int, t.shape.numpy())) for n, t in held.items() if t is not None},
-        computed=computed | {own_name(value) for value in graph.inputs},
+        computed=computed | {value.name or "" for value in graph.inputs},
         weights={name for name in operands if name in held},
-        sigmoids=[own_name(n.outputs[0]) for n in nodes if n.op_type == "Sigmoid"],
+        sigmoids=[n.outputs[0].name or "" for n in nodes if n.op_type == "Sigmoid"],
         readers=readers,
     )
 
@@ -346,7 +345,7 @@ def _left_out(model: str | Path | onnx.ModelProto, extra: ExtraOptions) -> tuple
         second = node.inputs[1] if len(node.inputs) > 1 else None
         computed = second is None or ir.convenience.get_const_tensor(second) is None
         if inner or (extra.constant_b and node.op_type == "MatMul" and computed):
-            found.append(own_name(node))
+            found.append(node.name or "")
     return tuple(found)
 
 

@@ -14,9 +14,8 @@ from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Mode, NodePlan, Plan, SolvedIntegers, WeightPlan
 from quantkit.reasons import Why, because
-from quantkit.runtime.profile import is_plausible
+from quantkit.runtime.profile import is_plausible, time_models
 from quantkit.runtime.session import RUNTIME_ERRORS
-from quantkit.runtime.timing import time_models
 from quantkit.text import counted
 
 _SECONDS = 0.08  # for each file and number of rows

@@ -28,9 +28,8 @@ from quantkit.quantize.solve.ranges import (
     is_open,
     loudest_samples,
 )
-from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess
+from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess, Tally
 from quantkit.runtime.session import RUNTIME_ERRORS
-from quantkit.runtime.tally import Tally
 from quantkit.runtime.taps import TensorReader
 
 _CHECKED_ON = 16  # samples that check fitted ranges

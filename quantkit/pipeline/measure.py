@@ -33,6 +33,8 @@ from quantkit.quantize.plan.selection import resolve_names
 from quantkit.result import Interval
 from quantkit.runtime.check_result import LARGE
 from quantkit.runtime.profile import (
+    CLOCK,
+    Pace,
     Profile,
     fused_nodes,
     is_plausible,
@@ -40,10 +42,10 @@ from quantkit.runtime.profile import (
     load_text,
     profile_models,
     run_seconds,
+    time_models,
 )
 from quantkit.runtime.runs import run_made_up
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
-from quantkit.runtime.timing import CLOCK, Pace, time_models
 from quantkit.targets import integer_time, this_machine
 
 SLOWEST = 1.02  # of float's time: a result may take no more

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from calibrators import Peaks, Sketch
 from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.collect import DEFAULT, CalibrateOptions
-from quantkit.calibration.observations import Observations
 from quantkit.calibration.opened import OpenedData
-from quantkit.calibration.requests import PeaksOf, Request
+from quantkit.calibration.requests import Observations, PeaksOf, Request
 from quantkit.model.graph.channel_factors import Divisors
 from quantkit.model.graph.half import half_type, widen, widened_note
 from quantkit.model.graph.load import LoadedModel

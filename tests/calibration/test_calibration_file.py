@@ -30,11 +30,10 @@ from quantkit.calibration import (
     SketchOf,
     onnxruntime_table,
 )
+from quantkit.calibration.calibration import calibration_digest
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import read_container, write_container
-from quantkit.calibration.observations import Observations
-from quantkit.calibration.origin import calibration_digest
-from quantkit.calibration.requests import ExtremesOf, PatchesOf
+from quantkit.calibration.requests import ExtremesOf, Observations, PatchesOf
 from quantkit.errors import DataError, OutputError, QuantkitError, UsageError
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings

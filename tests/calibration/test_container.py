@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quantkit.calibration import MinMaxOf, Request, SketchOf
 from quantkit.calibration.container import read_container, write_container
-from quantkit.calibration.observations import Observations, pack, unpack
+from quantkit.calibration.requests import Observations, pack, unpack
 from quantkit.calibration.run import Checkpoint
 from quantkit.errors import DataError, OutputError, UsageError
 

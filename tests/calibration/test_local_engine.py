@@ -23,7 +23,7 @@ from quantkit.calibration import run as engine
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.forks import can_fork
 from quantkit.calibration.job import Job, Shard, ShardResult
-from quantkit.calibration.observations import Observations
+from quantkit.calibration.requests import Observations
 from quantkit.errors import DataError
 from quantkit.pipeline.calibrate import calibrate_model
 from quantkit.settings import DataSettings

@@ -22,8 +22,7 @@ from quantkit.calibration import (
 )
 from quantkit.calibration.job import Job, Shard, observe_shard
 from quantkit.calibration.model_inputs import inputs_of
-from quantkit.calibration.observations import Extremes, Observations
-from quantkit.calibration.requests import RunningMinMax
+from quantkit.calibration.requests import Extremes, Observations, RunningMinMax
 from quantkit.data import open_data
 from quantkit.model.graph.load import load
 

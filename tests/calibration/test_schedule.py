@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantkit.calibration.job import Shard, ShardResult
-from quantkit.calibration.observations import Observations
+from quantkit.calibration.requests import Observations
 from quantkit.calibration.run import SEGMENTS, Schedule, segment_ends
 
 

@@ -20,8 +20,8 @@ from quantkit.evaluate.latency import (
     measure_latency,
 )
 from quantkit.numerics.statistics import median_interval
+from quantkit.runtime.profile import Pace, timed_rounds
 from quantkit.runtime.synthetic_inputs import Feeds
-from quantkit.runtime.timing import Pace, timed_rounds
 
 SECOND = 1.0
 NEVER = -1.0  # no interval is that narrow

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.model.graph._wire import LIMIT, MARK, Payload, join, split
+from quantkit.model.graph.mapping import LIMIT, MARK, Payload, join, split
 from quantkit.protobuf import WireError
 
 

@@ -24,7 +24,7 @@ from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs, predict
 from quantkit.result import Interval
-from quantkit.runtime import profile, timing
+from quantkit.runtime import profile
 from quantkit.runtime.profile import profile_models
 from quantkit.targets import Machine, machine
 
@@ -248,7 +248,7 @@ def test_an_add_that_a_float_conv_computes_has_a_time_of_its_own(tmp_path: Path)
     assert predict(view, floats_only, costs) == pytest.approx(floats.total)
 
 
-@pytest.mark.skipif(timing.CLOCK is time.perf_counter, reason="no clock of a thread's CPU time")
+@pytest.mark.skipif(profile.CLOCK is time.perf_counter, reason="no clock of a thread's CPU time")
 def test_time_that_other_programs_take_does_not_count() -> None:
     class Interrupted:
         def run(self, *_: object) -> None:

@@ -21,6 +21,7 @@ from quantkit.runtime.check_result import (
     Agreement,
     Excess,
     Reference,
+    Tally,
     Verification,
     compare,
     run_float,
@@ -31,7 +32,6 @@ from quantkit.runtime.session import (
     runtime_limits,
     runtime_version,
 )
-from quantkit.runtime.tally import Tally
 
 FEEDS = {"x": weight(2, 128, seed=9)}
 

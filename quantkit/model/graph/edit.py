@@ -53,8 +53,8 @@ def nodes_of(model: ir.Model) -> list[ir.Node]:
     return list(model.graph.all_nodes())
 
 
-def own_name(item: ir.Node | ir.Value) -> str:
-    """Return the name of a node or value; "" if it has none."""
+def own_name(item: ir.Node | ir.Value | ir.TensorProtocol) -> str:
+    """Return the name of a node, value or tensor; "" if it has none."""
     return item.name or ""
 
 

@@ -17,8 +17,7 @@ from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.files import model_in
-from quantkit.model.graph._wire import LIMIT, MARK, split
-from quantkit.model.graph.mapping import MappedFile
+from quantkit.model.graph.mapping import LIMIT, MARK, MappedFile, split
 from quantkit.model.graph.normalize import inline_functions, normalize
 from quantkit.model.graph.protos import (
     DamageError,

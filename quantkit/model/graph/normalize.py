@@ -29,7 +29,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from quantkit.model.graph._wire import LIMIT
 from quantkit.model.graph.compute import REFUSALS, Array, Computation
 from quantkit.model.graph.edit import (
     Names,
@@ -44,7 +43,7 @@ from quantkit.model.graph.edit import (
     subgraphs_of,
     succeed,
 )
-from quantkit.model.graph.mapping import lazy
+from quantkit.model.graph.mapping import LIMIT, lazy
 from quantkit.model.ops.float_ops import LOOPS, PRODUCTS, REARRANGES
 
 KEEP_INPUTS = "QUANTKIT_KEEP_INPUTS"

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from quantkit.errors import ModelError
-from quantkit.model.graph._wire import MARK
 from quantkit.model.graph.edit import is_op, own_name, succeed
+from quantkit.model.graph.mapping import MARK
 from quantkit.model.graph.normalize import normalize
 from quantkit.model.graph.protos import proto_graphs, to_ir
 from quantkit.model.graph.save import skeleton, weightless

@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from quantkit.errors import ModelError, OutputError, QuantkitError, as_os_error
 from quantkit.files import destination, put, scratch
-from quantkit.model.graph._wire import LIMIT, MARK, Payload, join
 from quantkit.model.graph.load import external_files, read_structure
+from quantkit.model.graph.mapping import LIMIT, MARK, Payload, join
 from quantkit.model.graph.protos import (
     complaint_of,
     location_of,

@@ -21,10 +21,9 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from quantkit.errors import ModelError
-from quantkit.model.graph._wire import MARK
 from quantkit.model.graph.edit import subgraphs_of
 from quantkit.model.graph.load import read_structure
-from quantkit.model.graph.mapping import MappedFile
+from quantkit.model.graph.mapping import MARK, MappedFile
 from quantkit.model.graph.protos import leads_out, root_cause, to_ir
 from quantkit.model.ops.float_ops import MOVES
 from quantkit.model.ops.integer_ops import scale_slots, stands_for

@@ -36,9 +36,9 @@ from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Losses
 from quantkit.quantize.plan.model import ActivationPlan
 from quantkit.quantize.plan.solved import SolvedIntegers
+from quantkit.runtime.check_result import Signal, Tally
 from quantkit.runtime.pieces import Segments
 from quantkit.runtime.session import readable_ir_version
-from quantkit.runtime.tally import Signal, Tally
 from quantkit.targets import cores
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]

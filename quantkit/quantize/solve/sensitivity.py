@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.numerics.blocks import BlockGrid, as_rows, fit_blocks, from_rows
+from quantkit.runtime.check_result import Tally
 from quantkit.runtime.pieces import Kind, part_of, read_structure
-from quantkit.runtime.tally import Tally
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]

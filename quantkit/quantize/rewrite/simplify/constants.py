@@ -17,7 +17,6 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.model.graph._wire import LIMIT
 from quantkit.model.graph.compute import REFUSALS, Array, Computation
 from quantkit.model.graph.edit import (
     Names,
@@ -30,6 +29,7 @@ from quantkit.model.graph.edit import (
     redirect,
     value_names,
 )
+from quantkit.model.graph.mapping import LIMIT
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, dtype, static
 from quantkit.quantize.rewrite.simplify.initializers import LEAST_TIED
