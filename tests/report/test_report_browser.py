@@ -141,7 +141,7 @@ def test_a_section_is_opened_by_keyboard_and_all_by_one_button(
     with opened(browser, pages["judged"]) as (page, _):
         page.locator("#size summary").first.focus()
         page.keyboard.press("Enter")
-        assert page.locator("#size table").is_visible()
+        assert page.locator("#size table.sums").is_visible()
         page.locator("#unfold").click()
         assert page.locator("details.fold:not([open])").count() == 0
         expect(page.locator("#unfold")).to_have_text("Close all")
@@ -182,7 +182,7 @@ def test_tips_on_focus_and_on_hover(browser: Browser, pages: dict[str, Path]) ->
         assert len(tip.inner_text().splitlines()) >= 4
         page.keyboard.press("Escape")
         assert not tip.is_visible()
-        page.locator("#size .wide .mark").first.hover()
+        page.locator("#size .mark").first.hover()
         assert "weights of Conv" in tip.inner_text()
         page.mouse.move(2, 2)
         assert not tip.is_visible()

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import ulp
 from xml.etree import ElementTree as ET
 
@@ -22,21 +22,22 @@ from report_cases import (
 from result_cases import candidate, example_result, float_model
 
 from quantkit.evaluate.report import picture_svg
+from quantkit.evaluate.report.accuracy_size import accuracy_chart
 from quantkit.evaluate.report.palette import look
-from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
-from quantkit.evaluate.report.plots.bars import layers, runs, size_bars
-from quantkit.evaluate.report.plots.intervals import (
-    Row,
+from quantkit.evaluate.report.rows import (
+    Axis,
+    Figure,
     RowGroup,
+    dots,
     forest,
-    interval_plot,
     latency,
-    operators,
+    runs,
     samples,
+    scale_of,
+    size_bars,
 )
-from quantkit.evaluate.report.plots.scales import Scale, nice_step
-from quantkit.evaluate.report.plots.scatter import apart, chart_svg, labels_for, shown_range
-from quantkit.evaluate.report.plots.widths import shorten, text_width
+from quantkit.evaluate.report.scatter import apart, chart_svg, labels_for, shown_range
+from quantkit.evaluate.report.svg import Scale, nice_step, shorten, text_width
 from quantkit.result import Evaluated, Interval, Result, Rule
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -67,18 +68,38 @@ def test_picture_in_the_page_has_no_style_of_its_own() -> None:
 
 @pytest.mark.parametrize("width", [350, 880])
 @pytest.mark.parametrize("make", [example_result, hard_result, judged_result, unlabelled_result])
-def test_all_pictures_are_valid_and_stay_within_their_width(make: object, width: int) -> None:
+def test_the_scatter_is_valid_and_stays_within_its_width(make: object, width: int) -> None:
     result: Result = make()  # type: ignore[operator]
-    drawn = [accuracy_size(result, width=width)]
-    drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs, samples)]
-    for place_, model in enumerate(result.models):
-        drawn += [layers(model.layers, look(place_), width=width)] if model.layers else []
-        drawn += [operators(model.changes, look(place_), width=width)] if model.changes else []
-    for svg in filter(None, drawn):
-        for element in parsed(svg).iter():
-            for name in ("x", "x1", "x2", "cx"):
-                assert -1 <= float(element.get(name, 0)) <= width + 1
-            assert "nan" not in " ".join(element.attrib.values()).lower().split()
+    for element in parsed(accuracy_size(result, width=width)).iter():
+        for name in ("x", "x1", "x2", "cx"):
+            assert -1 <= float(element.get(name, 0)) <= width + 1
+        assert "nan" not in " ".join(element.attrib.values()).lower().split()
+
+
+@pytest.mark.parametrize("make", [example_result, hard_result, judged_result, unlabelled_result])
+def test_tracks_are_valid_and_stay_within_their_width(make: object) -> None:
+    result: Result = make()  # type: ignore[operator]
+    drawn = [tracks(draw(result)) for draw in (forest, latency, size_bars, runs, samples)]
+    assert any(drawn)
+    for element in (e for track in chain(*drawn) for e in track.iter()):
+        for name in ("x", "x1", "x2", "width"):
+            if (value := element.get(name, "")).endswith("%"):
+                assert -0.1 <= float(value[:-1]) <= 100.1
+        assert "nan" not in " ".join(element.attrib.values()).lower().split()
+
+
+def tracks(groups: list[RowGroup]) -> list[ET.Element]:
+    return [parsed(row.track) for group in groups for row in group.rows]
+
+
+def share(element: ET.Element, name: str) -> float:
+    """Return a coordinate in per cent."""
+    return float(element.get(name, "0%").removesuffix("%"))
+
+
+def figure(value: float, low: float | None = None, high: float | None = None) -> Figure:
+    ends = (value if low is None else low, value if high is None else high)
+    return Figure(name=f"{value}", look=look(1), value=value, low=ends[0], high=ends[1], words="")
 
 
 def test_every_mark_can_be_reached_and_has_words() -> None:
@@ -149,11 +170,10 @@ def _precise_float(model: Evaluated) -> Evaluated:
 @pytest.mark.parametrize("ends", [(-0.002, 0.05), (0.001, 0.05), (-0.05, 0.0)])
 def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> None:
     value = sum(ends) / 2
-    row = Row(name="a", look=look(1), value=value, low=ends[0], high=ends[1], words="", tip="")
-    group = RowGroup(title="F1", axis="drop", reference=0.0, rows=(row,))
-    svg = interval_plot((group,), width=880, label="")
-    assert "→" not in svg
-    assert "←" not in svg
+    scale = scale_of(
+        Axis(title="F1", words="drop", reference=0.0), [figure(value, ends[0], ends[1])]
+    )
+    assert all(map(scale.holds, (value, *ends)))
 
 
 def test_gate_is_drawn() -> None:
@@ -165,24 +185,21 @@ def test_gate_is_drawn() -> None:
 
 def test_samples_are_drawn_from_the_worst_to_the_median() -> None:
     plain = example_result()
-    root = parsed(samples(plain, width=880))
-    marks = [e for e in root.iter() if "mark" in e.get("class", "").split()]
-    assert len(marks) == len(plain.candidates)
-    assert "logits: median 31.6, 1\u00a0% below 24.1, worst 19.4\u00a0dB" in marks[0].get(
-        "data-tip", ""
-    )
-    worst, median = (float(line.get("x1", 0)) for line in marks[0].findall(f"{_SVG}line")[1:3])
-    assert worst < median
-    assert not samples(without_quantiles(), width=880)  # a file of an older version
+    (group,) = samples(plain)
+    assert len(group.rows) == len(plain.candidates)
+    assert group.rows[0].words == "24.1\u00a0dB (19.4 to 31.6)"
+    whisker = next(e for e in parsed(group.rows[0].track) if "whisker" in e.get("class", ""))
+    assert share(whisker, "x1") < share(whisker, "x2")
+    assert not samples(without_quantiles())  # a file of an older version
 
 
 def test_what_breaks_a_rule_about_samples_lies_left_of_its_limit() -> None:
     ruled = replace(example_result(), rules=(Rule(key="min_sqnr_p1_db", limit=22.0),))
-    root = parsed(samples(ruled, width=880))
-    beyond = next(e for e in root.iter() if e.get("class") == "beyond")
-    limit = next(e for e in root.iter() if e.get("class") == "limit")
-    end = float(beyond.get("x", 0)) + float(beyond.get("width", 0))
-    assert end == pytest.approx(float(limit.get("x1", 0)), abs=0.2)
+    track = tracks(samples(ruled))[0]
+    beyond = next(e for e in track if e.get("class") == "beyond")
+    limit = next(e for e in track if e.get("class") == "limit")
+    end = share(beyond, "x") + share(beyond, "width")
+    assert end == pytest.approx(share(limit, "x1"), abs=0.02)
 
 
 @pytest.mark.parametrize("width", [350, 880])
@@ -210,28 +227,31 @@ def test_labels_are_numbers_unless_all_names_are_short() -> None:
 
 
 def test_parts_of_a_bar_add_up() -> None:
-    root = parsed(size_bars(example_result(), width=880))
-    bars: dict[str, float] = {}
-    for mark in (e for e in root.iter() if e.get("class") == "mark"):
-        box = mark.find(f"{_SVG}rect")
-        assert box is not None
-        name = mark.get("data-tip", "").split("\n")[0]
-        bars[name] = bars.get(name, 0.0) + float(box.get("width", 0)) + 1
-    assert bars["static"] / bars["float32"] == pytest.approx(0.27, abs=0.005)
+    (group,) = size_bars(example_result())
+    lengths = [sum(share(e, "width") for e in parsed(r.track).iter()) - 100 for r in group.rows]
+    assert lengths[1] / lengths[0] == pytest.approx(0.27, abs=0.005)
+    assert "weights of Conv" in group.rows[0].track
 
 
 def test_forest_cuts_off_what_is_far_and_says_the_figure() -> None:
-    svg = forest(hard_result(), width=880)
-    assert "→" in svg
-    assert "41.00 (40.60 to 41.40)" in svg
-    assert forest(unlabelled_result(), width=880) == ""
+    groups = forest(hard_result())
+    assert any("41.00 (40.60 to 41.40)" in row.words for row in groups[0].rows)
+    assert any(slanted(track) for track in tracks(groups))
+    assert forest(unlabelled_result()) == []
+
+
+def slanted(track: ET.Element) -> list[ET.Element]:
+    """Return the lines of arrows."""
+    lines = (e for e in track.iter("line") if "%" not in e.get("x1", ""))
+    lines = (e for e in lines if e.get("x1") != e.get("x2") and e.get("y1") != e.get("y2"))
+    return list(lines)
 
 
 def test_latency_without_interval() -> None:
     model = candidate()
     bare = replace(model, latency=tuple(replace(x, ratio_interval=None) for x in model.latency))
-    svg = latency(replace(example_result(), models=(float_model(), bare)), width=350)
-    assert "0.65" in svg
+    groups = latency(replace(example_result(), models=(float_model(), bare)))
+    assert groups[0].rows[0].words.startswith("0.65")
 
 
 def test_long_intervals_do_not_leave_the_picture() -> None:
@@ -239,7 +259,6 @@ def test_long_intervals_do_not_leave_the_picture() -> None:
     wide = replace(model.metrics[0], drop_interval=Interval(low=-0.9, high=0.9))
     result = replace(example_result(), models=(float_model(), replace(model, metrics=(wide,))))
     assert reach(parsed(accuracy_size(result, width=860))) <= 860
-    assert reach(parsed(forest(result, width=350))) <= 350
 
 
 def reach(picture: ET.Element) -> float:
@@ -311,16 +330,15 @@ def test_what_has_no_figure_is_not_drawn_as_equal_to_float() -> None:
 
 
 def test_a_row_near_the_reference_does_not_cut_off_the_others() -> None:
-    def group(*values: float) -> str:
-        rows = tuple(
-            Row(name=str(v), look=look(1), value=v, low=v, high=v, words="", tip="") for v in values
-        )
-        return interval_plot(
-            (RowGroup(title="", axis="", reference=1.0, rows=rows, floor=0.0),), width=880, label=""
-        )
+    axis = Axis(title="", words="", reference=1.0, floor=0.0)
 
-    assert "→" not in group(0.99, 0.63, 1.77, 1.5, 0.61)
-    assert "→" in group(0.99, 0.63, 30.0)
+    def cut_off(*values: float) -> bool:
+        figures = [figure(v) for v in values]
+        scale = scale_of(axis, figures)
+        return not all(map(scale.holds, values))
+
+    assert not cut_off(0.99, 0.63, 1.77, 1.5, 0.61)
+    assert cut_off(0.99, 0.63, 30.0)
 
 
 @pytest.mark.parametrize(("value", "drop"), [(0.999, 0.0), (0.004, 0.0), (1.0, 0.0)])
@@ -348,20 +366,15 @@ def test_the_scale_of_a_share_ends_at_nothing_and_at_all(value: float, drop: flo
     assert len(slanted) == 2 * 2  # in both panels
 
 
-def test_a_whisker_that_leaves_the_plot_of_intervals_has_an_arrow() -> None:
-    rows = tuple(
-        Row(name=n, look=look(1), value=v, low=v - w, high=v + w, words="", tip="")
-        for n, v, w in (("a", 0.1, 0.1), ("b", 0.2, 0.1), ("c", 0.1, 0.1), ("far", 0.3, 50.0))
-    )
-    group = RowGroup(title="t", axis="a", reference=0.0, rows=rows)
-    lines = parsed(interval_plot((group,), width=880, label="l")).iter(f"{_SVG}line")
-    slanted = [e for e in lines if e.get("x1") != e.get("x2") and e.get("y1") != e.get("y2")]
-    assert len(slanted) == 4
+def test_a_whisker_that_leaves_its_scale_has_an_arrow() -> None:
+    rows = [figure(v, v - w, v + w) for v, w in ((0.1, 0.1), (0.2, 0.1), (0.15, 0.1), (0.3, 50.0))]
+    group = dots(Axis(title="t", words="a", reference=0.0), rows)
+    assert [len(slanted(track)) for track in tracks([group])] == [0, 0, 0, 4]
 
 
 def test_names_are_not_cut_where_there_is_room() -> None:
     name = "mobilenet_v2.static.per_channel.int8"
     result = judged_result(candidate(name))
     for draw in (forest, size_bars, runs):
-        assert name in "".join(parsed(draw(result, width=880)).itertext())
+        assert name in {row.name for group in draw(result) for row in group.rows}
     assert name in "".join(parsed(accuracy_size(result, width=880)).itertext())

@@ -15,11 +15,11 @@ from quantkit import gate_result
 from quantkit.errors import UsageError
 from quantkit.evaluate.gate import rules_of, with_verdicts
 from quantkit.evaluate.report import picture_svg
+from quantkit.evaluate.report.frontier import frontier_chart
 from quantkit.evaluate.report.html import render_html
 from quantkit.evaluate.report.markdown import render_markdown
 from quantkit.evaluate.report.numbers import lost_unit
-from quantkit.evaluate.report.plots.frontier import frontier_chart
-from quantkit.evaluate.report.plots.scatter import chart_svg
+from quantkit.evaluate.report.scatter import chart_svg
 from quantkit.result import (
     Interval,
     Metric,

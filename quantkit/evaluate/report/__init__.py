@@ -6,11 +6,11 @@ A report is written each file whole or not at all, the folder made if need be.
 from pathlib import Path
 
 from quantkit.errors import OutputError
+from quantkit.evaluate.report.accuracy_size import accuracy_chart
+from quantkit.evaluate.report.frontier import frontier_chart
 from quantkit.evaluate.report.html import render_html
 from quantkit.evaluate.report.markdown import render_markdown
-from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
-from quantkit.evaluate.report.plots.frontier import frontier_chart
-from quantkit.evaluate.report.plots.scatter import chart_svg
+from quantkit.evaluate.report.scatter import chart_svg
 from quantkit.files import replace_text
 from quantkit.result import Result
 

@@ -8,7 +8,7 @@ store, and there is a bound on the whole, so that the page stays small.
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -21,14 +21,13 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from quantkit.evaluate.report import numbers
+from quantkit.evaluate.report.accuracy_size import accuracy_chart
 from quantkit.evaluate.report.environment import environment_with
+from quantkit.evaluate.report.frontier import frontier_chart
 from quantkit.evaluate.report.palette import look, themes
-from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
-from quantkit.evaluate.report.plots.bars import causes, layers, runs, size_bars
-from quantkit.evaluate.report.plots.frontier import frontier_chart
-from quantkit.evaluate.report.plots.intervals import forest, latency, operators, samples
-from quantkit.evaluate.report.plots.scatter import Chart, chart_svg
-from quantkit.evaluate.report.plots.svg import key
+from quantkit.evaluate.report.rows import causes, forest, latency, runs, samples, size_bars
+from quantkit.evaluate.report.scatter import Chart, chart_svg
+from quantkit.evaluate.report.svg import key
 from quantkit.evaluate.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Layers, Result, Runtime, legible
 
@@ -257,16 +256,14 @@ def policy(style: str, script: str) -> str:
 @cache
 def _environment() -> Environment:
     names = {
-        "accuracy_size": _both(_scatter(accuracy_chart)),
-        "forest": _both(forest),
-        "frontier_plot": _both(_scatter(frontier_chart)),
-        "size_bars": _both(size_bars),
-        "latency_plot": _both(latency),
-        "layers_plot": _both(layers),
-        "runs_plot": _both(runs),
-        "samples_plot": _both(samples),
-        "operators_plot": _both(operators),
-        "look": look,
+        "accuracy_size": lambda result: _both(accuracy_chart(result)),
+        "forest": forest,
+        "frontier_plot": lambda result: _both(frontier_chart(result)),
+        "size_bars": size_bars,
+        "latency_plot": latency,
+        "runs_plot": runs,
+        "samples_plot": samples,
+        "sign": lambda look: Markup(key(look)),  # noqa: S704 - escaped by the plots
         "key": lambda place: Markup(key(look(place))),  # noqa: S704 - escaped by the plots
         "few_layers": few_layers,
         "float_groups": float_groups,
@@ -274,25 +271,12 @@ def _environment() -> Environment:
     return environment_with({"indented": _indented, "spoken": _spoken}, names, html=True)
 
 
-def _scatter(chart_of: Callable[[Result], Chart | None]) -> Callable[..., str]:
-    def drawn(result: Result, *, width: int) -> str:
-        chart = chart_of(result)
-        return chart_svg(chart, width=width) if chart else ""
-
-    return drawn
-
-
-def _both(draw: Callable[..., str]) -> Callable[..., Markup]:
+def _both(chart: Chart | None) -> Markup:
     """Draw twice, for wide and for narrow screens; words keep their size on both."""
-
-    def drawn(*arguments: Any) -> Markup:
-        wide = draw(*arguments, width=_WIDE)
-        if not wide:
-            return Markup()
-        narrow = draw(*arguments, width=_NARROW)
-        return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')  # noqa: S704 - plots escape
-
-    return drawn
+    if chart is None:
+        return Markup()
+    wide, narrow = (chart_svg(chart, width=width) for width in (_WIDE, _NARROW))
+    return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')  # noqa: S704 - plots escape
 
 
 def few_layers(model: Evaluated) -> int:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Literal, TypeVar
 
 from quantkit.evaluate.report import numbers
-from quantkit.evaluate.report.plots.widths import shorten
+from quantkit.evaluate.report.svg import shorten
 from quantkit.result import (
     SAME_DB,
     Evaluated,

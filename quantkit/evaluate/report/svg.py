@@ -1,12 +1,22 @@
-"""Elements of a picture: escaped always, short numbers, shapes."""
+"""Elements of a picture (escaped always, short numbers, shapes), scales with round ticks, and how wide words are."""
 
+import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
-from math import cos, pi, sin
+from math import ceil, cos, floor, log10, pi, sin
 
+from quantkit.evaluate.report.numbers import decimals
 from quantkit.evaluate.report.palette import Look, Shape
-from quantkit.evaluate.report.plots.widths import text_width
 from quantkit.text import printable
+
+_ELLIPSIS = "…"
+_SHORTEST = 3  # characters of what was cut
+# Widths in sizes of the font, as in Helvetica and its like: no font is at hand.
+_WIDTHS = dict.fromkeys("ijl'|", 0.25) | dict.fromkeys(" .,:;!·/ftI\xa0", 0.31)
+_WIDTHS |= dict.fromkeys("r()[]-", 0.36) | dict.fromkeys("mwMW%@", 0.86)
+_LETTER, _CAPITAL, _IDEOGRAPH = 0.56, 0.7, 1.1
+_WIDE = {"W", "F"}
 
 LEGEND_ROW = 22.0
 """Height of a row of a legend, in pixels."""
@@ -43,11 +53,11 @@ def text(x: float, y: float, content: str, css: str = "", anchor: str = "start")
     return tag("text", words, x=x, y=y, class_=css or None, text_anchor=where)
 
 
-def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
+def line(x1: float | str, y1: float, x2: float | str, y2: float, css: str) -> str:
     """Return a line.
 
     Args:
-        x1: Where it begins, in pixels.
+        x1: Where it begins, in pixels; or in per cent, as "5%".
         y1: Where it begins.
         x2: Where it ends.
         y2: Where it ends.
@@ -56,17 +66,18 @@ def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=css)
 
 
-def rect(x: float, y: float, width: float, height: float, css: str) -> str:
+def rect(x: float | str, y: float, width: float | str, height: float, css: str) -> str:
     """Return a rectangle; one of negative width has none.
 
     Args:
-        x: Its left, in pixels.
+        x: Its left, in pixels; or in per cent, as "5%".
         y: Its top.
         width: Below zero: 0.
         height: In pixels.
         css: Its class.
     """
-    return tag("rect", x=x, y=y, width=max(0.0, width), height=max(0.0, height), class_=css)
+    wide = width if isinstance(width, str) else max(0.0, width)
+    return tag("rect", x=x, y=y, width=wide, height=max(0.0, height), class_=css)
 
 
 def _polygon(points: list[tuple[float, float]], css: str) -> str:
@@ -186,3 +197,94 @@ def picture(width: float, height: float, label: str, content: str) -> str:
         role="group",
         aria_label=label,
     )
+
+
+def nice_step(span: float, count: int) -> float:
+    """Return 1, 2 or 5 times a power of ten so that about `count` steps make the span."""
+    rough = max(span, 1e-12) / max(count, 1)
+    power: float = 10.0 ** floor(log10(rough))
+    return next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A straight scale: `low` lies at `start`, `high` at `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the place of a figure."""
+        span = self.high - self.low or 1.0
+        return self.start + (value - self.low) / span * (self.end - self.start)
+
+    def holds(self, value: float) -> bool:
+        """Whether a figure lies on the scale."""
+        return self.low <= value <= self.high
+
+    def clamped(self, value: float) -> float:
+        """Return the place of a figure, at the edge for what lies beyond."""
+        return self(min(max(value, self.low), self.high))
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """Return round figures on the scale with their words, all with the same decimals."""
+        step = nice_step(self.high - self.low, count)
+        digits = max(0, -floor(log10(step) + 1e-9))
+        first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
+        return [(i * step, decimals(i * step, digits)) for i in range(first, last + 1)]
+
+
+def whisker(scale: Scale, ends: tuple[float, float], x: float, css: str) -> str:
+    """Return an interval along an upright scale; an end beyond the scale is an arrow.
+
+    Args:
+        scale: From the bottom to the top, or the other way round.
+        ends: Of the interval.
+        x: Its place across, in pixels.
+        css: The class of the model's look.
+    """
+    css = f"whisker {css}"
+    places = [scale.clamped(end) for end in ends]
+    parts = [line(x, places[0], x, places[1], css)]
+    for end, y in zip(ends, places, strict=True):
+        out = 1 if (end > scale.high) == (scale.end > scale.start) else -1
+        bar = scale.holds(end)
+        parts.append(line(x - 5, y, x + 5, y, css) if bar else arrow(x, y, 0, out, css))
+    return "".join(parts)
+
+
+def text_width(content: str, size: float = 13) -> float:
+    """Estimate how wide words are."""
+    return size * sum(map(_letter_width, content))
+
+
+def _letter_width(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in _WIDE:
+        return _IDEOGRAPH
+    return _WIDTHS.get(letter, _CAPITAL if letter.isupper() else _LETTER)
+
+
+def shorten(content: str, width: float, size: float = 13) -> str:
+    """Cut the middle out of a long text: names of nodes differ at both ends.
+
+    Args:
+        content: The text.
+        width: What it may take, in pixels.
+        size: Of the letters, in pixels.
+    """
+    whole = text_width(content, size)
+    if whole <= width or len(content) <= _SHORTEST + 1:
+        return content
+    room = min(int(len(content) * width / whole), len(content) - 2)  # and the dots
+    while (short := _cut(content, room)) and text_width(short, size) > width and room > _SHORTEST:
+        room -= 1
+    return short
+
+
+def _cut(content: str, room: int) -> str:
+    """Keep so many characters, two thirds of them from the end."""
+    kept = max(room, _SHORTEST)
+    head = kept // 3
+    return content[:head] + _ELLIPSIS + content[len(content) - (kept - head) :]

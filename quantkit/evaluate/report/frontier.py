@@ -1,10 +1,10 @@
 """The frontier of a search: what is lost against time and against size, the budget's lines, the file that was chosen."""
 
 from quantkit.evaluate.report import numbers
+from quantkit.evaluate.report.accuracy_size import WHISKER
 from quantkit.evaluate.report.palette import look
-from quantkit.evaluate.report.plots.accuracy_size import WHISKER
-from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, labels_for
-from quantkit.evaluate.report.plots.svg import line, shape, tag
+from quantkit.evaluate.report.scatter import Axis, Chart, Mark, labels_for
+from quantkit.evaluate.report.svg import line, shape, tag
 from quantkit.result import Result, Trial, Tuning
 
 

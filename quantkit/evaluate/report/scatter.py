@@ -1,7 +1,7 @@
 """Models by what they cost and how good they are: one panel for each cost, one scale of quality, one legend.
 
 Better is always up. Marks carry a short label, and the legend tells what it stands for, so that no name can cover another.
-One broken model must not flatten all others: figures far worse than the rest lie in a lane below the scale.
+One broken model must not flatten all others: what is far worse than the rest has an arrow at the edge of the scale.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,9 +10,9 @@ from importlib.resources import files
 from math import inf
 
 from quantkit.evaluate.report.palette import Look, resolved
-from quantkit.evaluate.report.plots.scales import Scale, whisker
-from quantkit.evaluate.report.plots.svg import (
+from quantkit.evaluate.report.svg import (
     LEGEND_ROW,
+    Scale,
     arrow,
     legend,
     line,
@@ -20,16 +20,17 @@ from quantkit.evaluate.report.plots.svg import (
     picture,
     rect,
     shape,
+    shorten,
     tag,
     text,
+    whisker,
 )
-from quantkit.evaluate.report.plots.widths import NARROW, shorten
 
 _SIGN, _FAINT = 5.5, 3.5  # radius of a sign
-_LANE = 34.0  # height of the lanes for figures that are not on the scale
 _NEXT = 12.0  # pixels between marks that would cover each other
 _FAR = 3.0  # as many times the range of all better ones puts a figure off the scale
 _PAD = 0.1
+_NARROW = 560  # pixels; below it panels stand below each other
 _EDGE, _TITLE = 20, 52  # of a file of its own
 _ENTRY, _COLUMN = 40.0, 330.0  # of a model in the legend: its height, the least width of its column
 _SHORT_NAME = 3  # characters of a name that is its own label
@@ -203,14 +204,13 @@ class _Panel:
     y: Scale
     top: float
     bottom: float
-    lanes: Sequence[float]  # where those for figures off the scale end
     spots: tuple[tuple[Mark, float, float], ...]
     limits: tuple[float | None, float | None]  # across and up, in pixels
 
 
 def _drawn(chart: Chart, width: float) -> tuple[str, float]:
     """Return the panels and the legend, and their height."""
-    small = width < NARROW
+    small = width < _NARROW
     columns = 1 if small else len(chart.across)
     left, high, gap = (40.0, 260.0, 0.0) if small else (46.0, 330.0, 22.0)
     wide = (width - columns * left - (columns - 1) * gap - 4) / columns
@@ -233,10 +233,7 @@ def _panel(
     """Lay out one panel between the given pixels."""
     low, high = shown_range(chart)
     everyone = (chart.reference, *chart.marks)
-    beyond = any(chart.is_beyond(m, low, high) for m in chart.marks)
-    identical = any(m.y is None for m in everyone)
-    ends = down[0] + _LANE * identical, down[1] - _LANE * beyond
-    y = Scale(low, high, *(reversed(ends) if chart.upwards else ends))
+    y = Scale(low, high, *(reversed(down) if chart.upwards else down))
     x = _across(chart, number, *across)
     limit = chart.across[number].limit
     limits = (
@@ -248,9 +245,7 @@ def _panel(
     shown.sort(key=lambda m: (not m.faint, m.chosen))
     places = []
     for model in shown:
-        height = down[0] + _LANE / 2 if model.y is None else y.clamped(model.y)
-        if chart.is_beyond(model, low, high):
-            height = down[1] - _LANE / 2
+        height = down[0] if model.y is None else y.clamped(model.y)
         places.append((min(x(model.x[number] or 0.0), across[1] - 3 * _SIGN), height))
     extents = [_extent(m, at[1], y) for m, at in zip(shown, places, strict=True)]
     faint = sum(m.faint for m in shown)  # these lie below and stay where they are
@@ -262,7 +257,6 @@ def _panel(
         y=y,
         top=down[0],
         bottom=down[1],
-        lanes=[down[0] + _LANE] * identical + [down[1] - _LANE] * beyond,
         spots=spots,
         limits=limits,
     )
@@ -324,7 +318,6 @@ def _ground(chart: Chart, panel: _Panel, label: str, *, ticks: int) -> str:
     parts += [line(left, zero, right, zero, "reference")]
     parts += [line(left, y, right, y, "limit")] if y is not None else []
     parts += [line(x, top, x, bottom, "limit")] if x is not None else []
-    parts += [line(left, at, right, at, "break") for at in panel.lanes]
     parts += [line(left, bottom, right, bottom, "axis")]
     return "".join([*parts, text(right, bottom + 38, label, "label", "end")])
 
@@ -352,7 +345,7 @@ def _mark(model: Mark, x: float, y: float, chart: Chart, panel: _Panel) -> str:
     has_band = model is chart.reference and _holds(model, panel.y)
     if on_scale and not has_band and model.low is not None and model.high is not None:
         ends = model.low, model.high
-        parts += [whisker(panel.y, ends, x, css, upright=True)]
+        parts += [whisker(panel.y, ends, x, css)]
         top = min(top, *map(panel.y.clamped, ends))
     if model.middle is not None:
         parts += [shape("diamond", x, panel.y.clamped(model.middle), 3.2, "hollow")]
@@ -362,6 +355,9 @@ def _mark(model: Mark, x: float, y: float, chart: Chart, panel: _Panel) -> str:
         parts += [shape("circle", x, y, _FAINT, "faint")]
     else:
         parts += [shape(model.look.shape, x, y, _SIGN, f"sign {css}")]
+    if model.y is not None and not on_scale:
+        down = 1 if y > panel.top else -1
+        parts += [arrow(x, y + down * 3 * _SIGN, 0, down, f"whisker {css}")]
     if model is chart.reference and panel.x.end - x <= 3 * _SIGN:  # its cost is far to the right
         parts += [arrow(panel.x.end, y, 1, 0, f"whisker {css}")]
     parts += [text(x, top - 4, model.label, "name", "middle")] if model.label else []
@@ -400,8 +396,7 @@ def _keys(chart: Chart) -> Iterable[tuple[str, str]]:
     yield from chart.keys
     if chart.limits:
         yield line(2, 0, 18, 0, "limit"), chart.limits
-    dots = line(2, 0, 18, 0, "break")
     if any(m.y is None for m in (home, *chart.marks)):
-        yield dots, "above: the same numbers"
+        yield line(2, 0, 18, 0, "reference"), "top edge: the same numbers"
     if any(chart.is_beyond(m, low, high) for m in chart.marks):
-        yield dots, "below: off the scale"
+        yield arrow(10, 5, 0, 1, "whisker float"), "off the scale"

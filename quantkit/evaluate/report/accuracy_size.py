@@ -4,8 +4,8 @@ from math import inf
 
 from quantkit.evaluate.report import numbers
 from quantkit.evaluate.report.palette import look
-from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, labels_for
-from quantkit.evaluate.report.plots.svg import line
+from quantkit.evaluate.report.scatter import Axis, Chart, Mark, labels_for
+from quantkit.evaluate.report.svg import line
 from quantkit.result import Evaluated, Metric, Result
 
 WHISKER = "".join(
