@@ -56,7 +56,7 @@ class Cifar:
 def work(job: dict[str, Any]) -> dict[str, Any]:
     """Do one measurement; everything is imported before the clock starts."""
     from quantkit.calibration.monitor import Silent
-    from quantkit.evaluate.outputs import AccuracyOptions, NamedModel, measure_outputs
+    from quantkit.evaluate.accuracy import AccuracyOptions, NamedModel, measure_outputs
     from quantkit.settings import DataSettings
 
     models = [NamedModel(name=Path(path).stem, path=Path(path)) for path in job["models"]]

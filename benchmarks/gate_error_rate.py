@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.accuracy.average_precision import AveragePrecision, ClassDetections
 from quantkit.evaluate.accuracy.chunks import Chunk, Unit
 from quantkit.evaluate.accuracy.classes import F1
-from quantkit.evaluate.accuracy.figures import Figure, Mean, Ratio, metrics_of
+from quantkit.evaluate.accuracy.detection import AveragePrecision, ClassDetections
 from quantkit.evaluate.accuracy.perplexity import Perplexity
 from quantkit.evaluate.accuracy.regression import NumberScorer, Spearman
+from quantkit.evaluate.accuracy.scorer import Figure, Mean, Ratio, metrics_of
 from quantkit.evaluate.gate.figures import RuleFigure as Judged
 from quantkit.evaluate.gate.judge import judge_rule
 from quantkit.result import Rule

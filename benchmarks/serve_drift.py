@@ -2,7 +2,7 @@
 
     python benchmarks/serve_drift.py                    writes benchmarks/results/serve_drift.md
 
-Rows are drawn as independent flips, errors and times; after each the server's rule (`quantkit.evaluate.gate.alarms.alarms`) is asked.
+Rows are drawn as independent flips, errors and times; after each the server's rule (`quantkit.deploy.serve.drift.alarms`) is asked.
 For comparison the usual interval (Wilson, 95 %) is asked as often: it holds for one look, and cries wolf.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.gate.alarms import alarms
+from quantkit.deploy.serve.drift import alarms
 from quantkit.numerics.rates import wilson
 from quantkit.result import Rule
 from quantkit.result.live import Live, LiveOutput, Pairs

@@ -14,9 +14,9 @@ from quantkit.api.files import files_read
 from quantkit.api.quantize import Task, quantize
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.errors import OutputError, UsageError
+from quantkit.evaluate.accuracy import AccuracyOptions
 from quantkit.evaluate.gate import rules_of
-from quantkit.evaluate.match.pair import NamedModel, named
-from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.evaluate.match import NamedModel, named
 from quantkit.files import check_folder, check_unasked, replacing
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
 from quantkit.pipeline.evaluation_folder import WRITTEN, write_evaluation, written

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.api.arguments import as_path, check_output, checked_kinds, checked_names
+from quantkit.deploy.export import load_source
 from quantkit.deploy.export.framework import Exported, Framework
-from quantkit.deploy.export.load_source import load_source
 from quantkit.deploy.export.prove import Case, Proof, prove
 from quantkit.deploy.export.tidy import tidy
 from quantkit.deploy.export.user_code import own_path

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from quantkit._version import __version__
 from quantkit.api.arguments import as_path, checked_kinds
-from quantkit.deploy.package import lock
-from quantkit.deploy.package.facts import MEGABYTE, Facts
+from quantkit.deploy.package import LABELS, MODEL, Staged, lock, stage_models
 from quantkit.deploy.package.folder import KIND, RECORD, check_own, digests
 from quantkit.deploy.package.server_files import server_files
-from quantkit.deploy.package.stage import LABELS, MODEL, Staged, stage_models
-from quantkit.deploy.package.texts import SCRIPT, commands, config_pbtxt, texts_of
+from quantkit.deploy.package.texts import MEGABYTE, SCRIPT, Facts, commands, config_pbtxt, texts_of
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.files import make_scratch, scratch
 from quantkit.installation import install_command

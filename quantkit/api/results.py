@@ -8,12 +8,12 @@ from quantkit.data import Description as Description
 from quantkit.deploy.export.prove import Proof as Proof
 from quantkit.evaluate.diff import ModelDiff as ModelDiff
 from quantkit.evaluate.diff import ResultDiff as ResultDiff
-from quantkit.evaluate.diff.figures import Unit as Unit
 from quantkit.evaluate.diff.nodes import Change as Change
 from quantkit.evaluate.diff.nodes import NodeChange as NodeChange
 from quantkit.evaluate.diff.nodes import NodeRef as NodeRef
 from quantkit.evaluate.diff.results import CandidateDiff as CandidateDiff
 from quantkit.evaluate.diff.results import FigureChange as FigureChange
+from quantkit.evaluate.diff.results import Unit as Unit
 from quantkit.evaluate.diff.weights import WeightChange as WeightChange
 from quantkit.pipeline.inspect import Inspection as Inspection
 from quantkit.pipeline.inspect import Port as Port

@@ -7,7 +7,7 @@ from quantkit.api.files import files_read
 from quantkit.calibration.monitor import Monitor
 from quantkit.data.objects import check_data
 from quantkit.errors import UsageError
-from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.evaluate.accuracy import AccuracyOptions
 from quantkit.files import check_folder, check_unasked
 from quantkit.pipeline.tune import Tuned, TuneJob
 from quantkit.pipeline.tune import tune as work

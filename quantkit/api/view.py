@@ -6,10 +6,10 @@ from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, read_result
 from quantkit.calibration import Calibration
+from quantkit.deploy.view import render_page
 from quantkit.deploy.view.explorer import explorer_files
-from quantkit.deploy.view.page import render_page
 from quantkit.errors import UsageError
-from quantkit.evaluate.match.pair import SharedModel
+from quantkit.evaluate.match import SharedModel
 from quantkit.files import check_folder, check_outputs, replace_text
 from quantkit.model.graph.load import model_files
 from quantkit.pipeline.view import ViewOptions, view

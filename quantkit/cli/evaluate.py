@@ -25,12 +25,11 @@ from quantkit.cli.options import DataFlags, JsonOption, data_in
 from quantkit.cli.progress import watching
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
-from quantkit.text import human
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.result import Evaluated, Metric, Result
+    from quantkit.result import Evaluated, Result
 
 
 _PANEL = "What is measured"
@@ -218,59 +217,6 @@ def _warnings(result: "Result") -> list[str]:
 
 def evaluation_table(result: "Result") -> "Table":
     """Return all models side by side, float first; names are cut before a column is left out."""
-    data, metric = result.data, result.float_model.metric
-    title = f"{result.title}: {data.samples:,} samples of {data.location}"
-    heads = [metric.name.replace(" ", "\n"), "drop", "at\nmost"] if metric else []
-    heads = ["model", "size", *heads, "flips", "SQNR\ndB", "time", "int8"]
-    rows = []
-    for model in result.models:
-        figures = [_value(model.metric), *_drop(model.metric)] if metric else []
-        size = human(model.size.disk) if model.role == "float" else f"{model.size.ratio:.1%}"
-        row = (size, *figures, _flips(model), _sqnr(model), _latency(model), _share(model))
-        rows.append((model.name, *row))
-    return fitted_table(title, [Column(title=head) for head in heads], rows)
-
-
-def _value(metric: "Metric | None") -> str:
-    if metric is None:
-        return "-"
-    return metric.value_text
-
-
-def _drop(metric: "Metric | None") -> tuple[str, str]:
-    """Return the drop and the bad end of its interval, in points where the metric is a fraction."""
-    if metric is None or metric.drop is None:
-        return "-", "-"
-    ends = (metric.drop, metric.drop_interval.high if metric.drop_interval else None)
-    worst, bad = ("-" if end is None else _difference(end, metric) for end in ends)
-    return worst, bad
-
-
-def _difference(value: float, metric: "Metric") -> str:
-    return f"{value * 100:.2f}" if metric.is_fraction else f"{value:.3g}"
-
-
-def _flips(model: "Evaluated") -> str:
-    decision = model.drift.decision if model.drift else None
-    return "-" if decision is None else f"{decision.flip_rate:.1%}"
-
-
-def _sqnr(model: "Evaluated") -> str:
-    worst = model.worst_output
-    if worst is None:
-        return "-"
-    if worst.not_finite:
-        return "not finite"
-    return "same" if worst.sqnr_db is None else f"{worst.sqnr_db:.1f}"
-
-
-def _latency(model: "Evaluated") -> str:
-    timed = model.typical_latency
-    if timed is None:
-        return "-"
-    return f"{timed.median_ms:.2f} ms" if model.role == "float" else f"{timed.ratio:.2f}"
-
-
-def _share(model: "Evaluated") -> str:
-    runtime = model.runtime
-    return "-" if runtime is None else f"{runtime.integer}/{runtime.products}"
+    title = f"{result.title}: {result.data.samples:,} samples of {result.data.location}"
+    heads, *rows = result.table()
+    return fitted_table(title, [Column(title=head.replace(" ", "\n")) for head in heads], rows)

@@ -1,16 +1,18 @@
 """What differs between the float file and a candidate's: operators, types of weights, versions, ports."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import onnx
 import onnx_ir as ir
 
-from quantkit.evaluate.match.pair import ModelPair
+from quantkit.evaluate.diff.models import typed_shape
+from quantkit.evaluate.diff.nodes import operator_changes
+from quantkit.evaluate.match import ModelPair
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.graph.size import WEIGHTS, Accounts
-from quantkit.result import Changes, OperatorChange
+from quantkit.result import Changes
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
 _FOLDED = "BatchNormalization"
@@ -24,18 +26,19 @@ def changes_of(pair: ModelPair) -> Changes:
     """
     accounts = (pair.a.accounts, pair.b.accounts)
     before, after = pair.a.proto, pair.b.proto
+    graphs = pair.a.model.graph, pair.b.model.graph
     had, has = _operators(before), _operators(after)
     held, weights = _weights(accounts[0]), _weights(accounts[1])
     return Changes(
         nodes_before=had.total(),
         nodes_after=has.total(),
-        operators=_changed_operators(had, has),
+        operators=operator_changes(had, has),
         weights=weights,
         kept=sum(n for dtype, n in weights.items() if dtype in _FLOATS & held.keys()),
         notes=(
             *_versions(before, after),
-            *_ports("input", before.graph, after.graph),
-            *_ports("output", before.graph, after.graph),
+            *_ports("input", graphs[0].inputs, graphs[1].inputs),
+            *_ports("output", graphs[0].outputs, graphs[1].outputs),
             *_rewritten(before, after, had, has),
             *_files(*accounts),
         ),
@@ -51,18 +54,6 @@ def _operators(model: onnx.ModelProto) -> Counter[str]:
 
 def _operator(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
-
-
-def _changed_operators(
-    had: Mapping[str, int], has: Mapping[str, int]
-) -> tuple[OperatorChange, ...]:
-    """Return the operators whose number changed, the largest change first."""
-    changes = [
-        OperatorChange(op_type=op, before=had.get(op, 0), after=has.get(op, 0))
-        for op in {*had, *has}
-        if had.get(op, 0) != has.get(op, 0)
-    ]
-    return tuple(sorted(changes, key=lambda c: (-abs(c.after - c.before), c.op_type)))
 
 
 def _weights(found: Accounts) -> dict[str, int]:
@@ -92,38 +83,17 @@ def _opsets(model: onnx.ModelProto) -> dict[str, int]:
     return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
 
 
-def _ports(kind: str, before: onnx.GraphProto, after: onnx.GraphProto) -> Iterator[str]:
-    old, new = _listed(kind, before), _listed(kind, after)
+def _ports(kind: str, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> Iterator[str]:
+    """Yield what became of inputs or outputs; old models list their initializers among the inputs."""
+    old, new = ([v for v in values if not v.is_initializer()] for values in (before, after))
     if len(old) != len(new):
         yield f"{kind}s {len(old)} -> {len(new)}"
         return
     for was, now in zip(old, new, strict=True):
         if was.name != now.name:
             yield f"{kind} '{was.name}' is called '{now.name}'"
-        if _port_text(was) != _port_text(now):
-            yield f"{kind} '{now.name}': {_port_text(was)} -> {_port_text(now)}"
-
-
-def _listed(kind: str, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """Return inputs or outputs; old models list their initializers among the inputs."""
-    weights = {tensor.name for tensor in graph.initializer}
-    ports = graph.output if kind == "output" else graph.input
-    return [port for port in ports if kind == "output" or port.name not in weights]
-
-
-def _port_text(port: onnx.ValueInfoProto) -> str:
-    if not port.type.HasField("tensor_type"):
-        return str(port.type.WhichOneof("value"))
-    tensor = port.type.tensor_type
-    known = tensor.elem_type in set(ir.DataType)
-    dtype = ir.DataType(tensor.elem_type).name.lower() if known else f"type {tensor.elem_type}"
-    if not tensor.HasField("shape"):
-        return dtype
-    dims = (
-        str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?"
-        for d in tensor.shape.dim
-    )
-    return f"{dtype}[{', '.join(dims)}]"
+        if typed_shape(was) != typed_shape(now):
+            yield f"{kind} '{now.name}': {typed_shape(was)} -> {typed_shape(now)}"
 
 
 def _rewritten(

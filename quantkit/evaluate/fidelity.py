@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.accuracy.drift import floored_db
 from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
-from quantkit.evaluate.match.pair import LARGE, SharedModel
+from quantkit.evaluate.match import LARGE, SharedModel
 from quantkit.model.graph.mapping import mapped_model
 from quantkit.numerics.pairs import PAIR_LIMIT, pair_peak
 from quantkit.result import Fidelity

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.errors import ModelError, QuantkitError, UsageError
+from quantkit.evaluate.accuracy import AccuracyOptions, MeasuredOutputs, measure_outputs
 from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.gate import with_verdicts
 from quantkit.evaluate.latency import Lab, Timed, measure_latency
-from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.evaluate.match.pair import LARGE, ModelPair, NamedModel, SharedModel
+from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.match import LARGE, ModelPair, NamedModel, SharedModel
 from quantkit.evaluate.memory import measure_memory
-from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, measure_outputs
 from quantkit.evaluate.size import size_of
 from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16
 from quantkit.model.graph.opset import opset_of

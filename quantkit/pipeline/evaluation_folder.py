@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from quantkit.deploy.view.page import render_page
+from quantkit.deploy.view import render_page
 from quantkit.errors import OutputError, QuantkitError
-from quantkit.evaluate.match.pair import ModelPair, NamedModel
+from quantkit.evaluate.match import ModelPair, NamedModel
 from quantkit.evaluate.report import graph_name, write_pages
 from quantkit.files import replace_text
 from quantkit.pipeline.view import ViewOptions, view

@@ -13,10 +13,9 @@ from quantkit.deploy.view.collect import Known, boxes_of
 from quantkit.deploy.view.compare import float_names, side_by_side
 from quantkit.deploy.view.facts import Box, Drawing, Page, Pair
 from quantkit.deploy.view.fold import Folded, fold
-from quantkit.deploy.view.groups import group_boxes
-from quantkit.deploy.view.layers import lay_out
+from quantkit.deploy.view.groups import group_boxes, lay_out
 from quantkit.errors import ModelError, QuantkitError, UsageError
-from quantkit.evaluate.match.pair import ModelPair, SharedModel
+from quantkit.evaluate.match import ModelPair, SharedModel
 from quantkit.files import scratch
 from quantkit.model.graph.shapes import shapes
 from quantkit.model.graph.view import view_of

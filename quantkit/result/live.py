@@ -10,8 +10,6 @@ import msgspec
 from quantkit.errors import UsageError
 from quantkit.numerics.decibels import sqnr_db
 
-__all__ = ["LIVE_SCHEMA", "Live", "LiveOutput", "Pairs", "live_from_json", "merged"]
-
 LIVE_SCHEMA = "quantkit.live/1"
 
 

@@ -20,6 +20,19 @@ from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT32, UINT8
 from quantkit.targets.model import Target
 
+# Quantization is moved through these before patterns are matched.
+MOVED_THROUGH = frozenset(
+    {"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose"}
+    | {"Unsqueeze"}
+)
+
+# A stored weight is restored by these when the model is loaded.
+RESTORES = frozenset(
+    {"Add", "Cast", "DequantizeLinear", "Div", "Gather", "Identity", "Mul", "Reshape", "Sub"}
+    | {"Transpose", "Unsqueeze"}
+)
+
+
 # onnxruntime 1.31 turns DequantizeLinear, one of these and QuantizeLinear into a kernel called QLinear...
 _COMPUTES = """
     Add AveragePool Concat GlobalAveragePool LeakyRelu Mul Sigmoid Softmax Where

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from result_cases import candidate, example_result
 
 from quantkit.evaluate.diff import ResultDiff, compare_results
-from quantkit.evaluate.diff.figures import Figure, judge
-from quantkit.evaluate.diff.results import CandidateDiff
+from quantkit.evaluate.diff.results import CandidateDiff, Figure, judge
 from quantkit.result import (
     Evaluated,
     Interval,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quantkit.evaluate.diff.stored import stored_constants
 from quantkit.evaluate.diff.weights import WeightsDiff, weights_diff
-from quantkit.evaluate.match.nodes import pair_nodes
+from quantkit.evaluate.match import pair_nodes
 from quantkit.model.graph.load import load
 
 

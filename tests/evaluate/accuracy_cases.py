@@ -12,7 +12,7 @@ from builders import Array, graph, model, node, rng, save, weight
 from onnx import TensorProto
 
 from quantkit.calibration.monitor import Silent
-from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
+from quantkit.evaluate.accuracy import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.settings import DataSettings
 
 FEATURES = 6

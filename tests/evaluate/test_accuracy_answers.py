@@ -20,8 +20,7 @@ from onnx import TensorProto
 from scipy import stats
 
 from quantkit.errors import ModelError
-from quantkit.evaluate.accuracy import chunks
-from quantkit.evaluate.outputs import MeasuredOutputs
+from quantkit.evaluate.accuracy import MeasuredOutputs, chunks
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DataSettings
 

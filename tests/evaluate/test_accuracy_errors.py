@@ -12,7 +12,7 @@ from evaluate.accuracy_cases import classifier, contenders, evaluated, labelled,
 from onnx import TensorProto
 
 from quantkit.errors import DataError, ModelError, QuantkitError, RuntimeSupportError, UsageError
-from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
+from quantkit.evaluate.accuracy import AccuracyOptions, NamedModel
 from quantkit.settings import DataSettings
 
 

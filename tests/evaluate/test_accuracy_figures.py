@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from quantkit.evaluate.accuracy import sentence_of, unlabelled_sentence
 from quantkit.evaluate.accuracy.classes import F1
-from quantkit.evaluate.accuracy.figures import Mean, metrics_of
 from quantkit.evaluate.accuracy.regression import Spearman
+from quantkit.evaluate.accuracy.scorer import Mean, metrics_of
 from quantkit.evaluate.accuracy.slices import groups_by_class, groups_by_range, worst_slices
-from quantkit.evaluate.accuracy.wording import sentence_of, unlabelled_sentence
 from quantkit.result import Decision, Interval
 
 

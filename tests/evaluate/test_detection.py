@@ -15,7 +15,7 @@ from PIL import Image as Picture
 from quantkit import evaluate_models
 from quantkit.data import Boxes, InputSpec, open_data
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.average_precision import (
+from quantkit.evaluate.accuracy.detection import (
     AveragePrecision,
     Detections,
     matched,

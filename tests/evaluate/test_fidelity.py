@@ -16,7 +16,7 @@ from quantkit import quantize_dynamic, quantize_static
 from quantkit.evaluate import fidelity as subject
 from quantkit.evaluate.fidelity import fidelity_of, saturates_here
 from quantkit.evaluate.integer_layers import integer_layers, layers_among, matmul_integer
-from quantkit.evaluate.match.pair import SharedModel
+from quantkit.evaluate.match import SharedModel
 from quantkit.model.graph.load import load
 from quantkit.runtime.saturation import integer_products
 from quantkit.runtime.session import RUNTIME_ERRORS

@@ -9,8 +9,8 @@ from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
 from quantkit.api.quantize import Task, quantize
-from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.evaluate.match.pair import ModelPair
+from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.match import ModelPair
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 
 # What 'deep' reads, with steps as coarse as a few outliers would make them.

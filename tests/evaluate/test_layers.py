@@ -9,9 +9,9 @@ from builders import Array, graph, model, node, rng, run, save, sqnr, weight
 from layer_cases import Feeds, cnn, cnn_feeds, float_model, quantized
 from onnx import TensorProto, helper
 
-from quantkit.evaluate.layers import ranking as module
-from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.evaluate.match.pair import ModelPair
+from quantkit.evaluate import layers as module
+from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.match import ModelPair
 from quantkit.result import Layer, Layers
 
 

@@ -16,8 +16,8 @@ from layer_cases import (
     weight_of,
 )
 
-from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.evaluate.match.pair import ModelPair
+from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.match import ModelPair
 
 Case = tuple[Path, Path, list[Feeds]]
 KINDS = ("qdq", "qoperator", "ort qdq u8", "ort qdq s8", "ort qoperator u8")

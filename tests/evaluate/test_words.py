@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from quantkit import evaluate_models
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.figures import Ratio
 from quantkit.evaluate.accuracy.perplexity import Perplexity
+from quantkit.evaluate.accuracy.scorer import Ratio
 from quantkit.evaluate.accuracy.text_errors import Vocabulary, edits
 from quantkit.evaluate.gate import judge, rules_of
 from quantkit.result import Metric, Result

@@ -17,7 +17,7 @@ from onnx import ModelProto
 from quantkit import evaluate_models, plan_static, quantize_static
 from quantkit.model.provenance import json_digest
 from quantkit.quantize.plan import write_plan
-from quantkit.result.file import _seal
+from quantkit.result import _seal
 
 DEEP = 20_000
 _SLOW = ("latency", "memory", "fidelity")

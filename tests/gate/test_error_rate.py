@@ -9,8 +9,8 @@ from builders import rng
 from gate_error_rate import Setting, passes, settings, usual_budgets
 from scipy.stats import beta
 
-from quantkit.evaluate.accuracy.average_precision import AveragePrecision, ClassDetections
 from quantkit.evaluate.accuracy.classes import F1
+from quantkit.evaluate.accuracy.detection import AveragePrecision, ClassDetections
 from quantkit.evaluate.accuracy.perplexity import Perplexity
 from quantkit.numerics.statistics import drop_interval, unseen_bounds, unseen_weights
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layer_cases import cnn, float_model, quantized
 
-from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.match import ModelPair
 from quantkit.evaluate.match.correspondence import Correspondence, Match, Quantizer, correspondence
-from quantkit.evaluate.match.pair import ModelPair
 from quantkit.evaluate.match.regions import same_form
 from quantkit.model.graph.channel_factors import (
     KEY,

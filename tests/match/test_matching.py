@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantkit.evaluate.diff.nodes import NodesDiff, nodes_diff
-from quantkit.evaluate.match.nodes import base_name, pair_nodes
+from quantkit.evaluate.match import base_name, pair_nodes
 from quantkit.model.graph.load import load
 
 

@@ -12,7 +12,7 @@ from package_cases import files_of, packed
 from serve_cases import linear
 
 from quantkit import PackageSettings, ServeSettings
-from quantkit.deploy.package.facts import slug
+from quantkit.deploy.package.texts import slug
 from quantkit.errors import UsageError
 
 HOSTILE = (

@@ -14,7 +14,7 @@ from quantkit.api.quantize import Stages, Task, quantize
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.monitor import Silent
 from quantkit.errors import ModelError
-from quantkit.evaluate.match.pair import named
+from quantkit.evaluate.match import named
 from quantkit.model.graph import mapping
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import quantkit
 from quantkit.cli.app import run as command
 from quantkit.errors import DataError, QuantkitError, UsageError
-from quantkit.evaluate.accuracy.figures import Mean
+from quantkit.evaluate.accuracy.scorer import Mean
 from quantkit.pipeline.partial import only_run
 from quantkit.pipeline.tune.samples import split
 from quantkit.pipeline.tune.search import (

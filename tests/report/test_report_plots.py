@@ -25,8 +25,8 @@ from quantkit.evaluate.report import picture_svg
 from quantkit.evaluate.report.accuracy_size import accuracy_chart
 from quantkit.evaluate.report.palette import look
 from quantkit.evaluate.report.rows import (
-    Axis,
-    Figure,
+    Dot,
+    RowAxis,
     RowGroup,
     dots,
     forest,
@@ -97,9 +97,9 @@ def share(element: ET.Element, name: str) -> float:
     return float(element.get(name, "0%").removesuffix("%"))
 
 
-def figure(value: float, low: float | None = None, high: float | None = None) -> Figure:
+def figure(value: float, low: float | None = None, high: float | None = None) -> Dot:
     ends = (value if low is None else low, value if high is None else high)
-    return Figure(name=f"{value}", look=look(1), value=value, low=ends[0], high=ends[1], words="")
+    return Dot(name=f"{value}", look=look(1), value=value, low=ends[0], high=ends[1], words="")
 
 
 def test_every_mark_can_be_reached_and_has_words() -> None:
@@ -171,7 +171,7 @@ def _precise_float(model: Evaluated) -> Evaluated:
 def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> None:
     value = sum(ends) / 2
     scale = scale_of(
-        Axis(title="F1", words="drop", reference=0.0), [figure(value, ends[0], ends[1])]
+        RowAxis(title="F1", words="drop", reference=0.0), [figure(value, ends[0], ends[1])]
     )
     assert all(map(scale.holds, (value, *ends)))
 
@@ -330,7 +330,7 @@ def test_what_has_no_figure_is_not_drawn_as_equal_to_float() -> None:
 
 
 def test_a_row_near_the_reference_does_not_cut_off_the_others() -> None:
-    axis = Axis(title="", words="", reference=1.0, floor=0.0)
+    axis = RowAxis(title="", words="", reference=1.0, floor=0.0)
 
     def cut_off(*values: float) -> bool:
         figures = [figure(v) for v in values]
@@ -368,7 +368,7 @@ def test_the_scale_of_a_share_ends_at_nothing_and_at_all(value: float, drop: flo
 
 def test_a_whisker_that_leaves_its_scale_has_an_arrow() -> None:
     rows = [figure(v, v - w, v + w) for v, w in ((0.1, 0.1), (0.2, 0.1), (0.15, 0.1), (0.3, 50.0))]
-    group = dots(Axis(title="t", words="a", reference=0.0), rows)
+    group = dots(RowAxis(title="t", words="a", reference=0.0), rows)
     assert [len(slanted(track)) for track in tracks([group])] == [0, 0, 0, 4]
 
 

@@ -15,9 +15,8 @@ from serve_drift import KINDS, LEVEL, simulate
 
 from quantkit.api.gate import gate_live
 from quantkit.cli.app import run
-from quantkit.deploy.serve.drift import compared
+from quantkit.deploy.serve.drift import alarms, compared
 from quantkit.errors import UsageError
-from quantkit.evaluate.gate.alarms import alarms
 from quantkit.evaluate.gate.judge import judge_live
 from quantkit.numerics.rates import evidence, wilson
 from quantkit.result import Rule

@@ -12,8 +12,7 @@ from onnx import TensorProto
 from serve_cases import linear
 
 from quantkit.api.quantize import Task, quantize
-from quantkit.deploy.serve.engine import Engine, _tried, load_engine
-from quantkit.deploy.serve.mixing import mixing_operator
+from quantkit.deploy.serve.engine import Engine, _tried, load_engine, mixing_operator
 from quantkit.deploy.serve.predict import answer
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import DynamicSettings

@@ -20,9 +20,9 @@ import uvicorn
 from builders import graph, model, node, save, weight
 from serve_cases import ROOT, WAIT, Server, infer_body, linear, serving, slow, wait_for
 
+from quantkit.deploy.serve import _listening
 from quantkit.deploy.serve.app import make_app
 from quantkit.deploy.serve.calls import Calls
-from quantkit.deploy.serve.main import _listening
 from quantkit.deploy.serve.service import start_service
 from quantkit.deploy.serve.wire import Connection
 from quantkit.settings import Recipe, ServeSettings

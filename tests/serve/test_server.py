@@ -39,7 +39,7 @@ from serve_cases import (
     wait_for,
 )
 
-from quantkit.deploy.serve.main import _listening, _stamp, _stoppable, _Watch
+from quantkit.deploy.serve import _listening, _stamp, _stoppable, _Watch
 from quantkit.deploy.serve.protocol import DTYPES
 from quantkit.installation import install_command
 from quantkit.settings import ServeSettings
@@ -576,7 +576,7 @@ def test_a_file_that_changed_while_it_was_loaded_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stamp is of the time before: a file that came between loading and the first look would never be noticed."""
-    monkeypatch.setattr("quantkit.deploy.serve.main._LOOKS", 0.01)
+    monkeypatch.setattr("quantkit.deploy.serve._LOOKS", 0.01)
     file, reloaded = linear(tmp_path), Event()
     service = SimpleNamespace(
         loaded=SimpleNamespace(engine=SimpleNamespace(path=file)),
@@ -734,7 +734,7 @@ def test_a_server_imports_little(tmp_path: Path) -> None:
     """What an image with a server in it must hold: nothing that makes models, and no command line."""
     code = (
         "import sys; from pathlib import Path\n"
-        "import quantkit.deploy.serve.app, quantkit.deploy.serve.calls, quantkit.deploy.serve.main, quantkit.deploy.serve.wire\n"
+        "import quantkit.deploy.serve.app, quantkit.deploy.serve.calls, quantkit.deploy.serve, quantkit.deploy.serve.wire\n"
         "from quantkit.settings import Recipe, ServeSettings\n"
         "s = quantkit.deploy.serve.service.start_service(Path(sys.argv[1]), ServeSettings(), Recipe())\n"
         "quantkit.deploy.serve.app.make_app(quantkit.deploy.serve.calls.Calls(s))\n"

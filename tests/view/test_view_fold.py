@@ -16,7 +16,7 @@ from random_graphs import random_graph
 from quantkit import QInt8, quantize_dynamic, quantize_static
 from quantkit.deploy.view.facts import Box, Page
 from quantkit.deploy.view.fold import fold, nodes_in_order
-from quantkit.evaluate.match.pair import SharedModel
+from quantkit.evaluate.match import SharedModel
 from quantkit.model.graph.load import load
 from quantkit.pipeline.view import ViewOptions, view
 from quantkit.samples import __file__ as samples

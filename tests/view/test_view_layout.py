@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.deploy.view.groups import Scope, Tree, group_boxes
-from quantkit.deploy.view.layers import Layout, lay_out
+from quantkit.deploy.view.groups import Layout, Scope, Tree, group_boxes, lay_out
 
 Graph = tuple[list[Scope], list[list[int]]]
 

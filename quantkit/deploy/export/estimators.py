@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.deploy.export.blame import said_by
 from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import Bound, Inputs, InputSpec, with_sizes
-from quantkit.deploy.export.user_code import quiet_import, user_code
+from quantkit.deploy.export.user_code import quiet_import, said_by, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 

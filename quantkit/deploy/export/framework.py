@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.deploy.export.blame import Line
 from quantkit.deploy.export.inputs import Inputs
+from quantkit.deploy.export.user_code import Line
 from quantkit.errors import UsageError
 
 Feeds = Mapping[str, NDArray[Any]]

@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.deploy.export.blame import blamed, placed
 from quantkit.deploy.export.framework import Exported, Feeds, Framework, Limit, Outputs
 from quantkit.deploy.export.inputs import Inputs
+from quantkit.deploy.export.user_code import blamed, placed
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
 from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
@@ -100,23 +100,19 @@ class Proof:
 
     def by_size(self) -> list[tuple[str, Difference]]:
         """Return the worst difference of each output at each of the sizes, named."""
-        found: dict[tuple[str, str], Difference] = {}
-        for trial in self.trials:
-            for one in trial.differences:
-                key = trial.named, one.output
-                before = found.get(key)
-                if before is None or one.share > before.share:
-                    found[key] = one
-        return [(named, one) for (named, _), one in found.items()]
+        return [(named, one) for (named, _), one in self._worst(lambda trial: trial.named).items()]
 
     def worst(self) -> dict[str, Difference]:
         """Return the worst difference of each output, as a share of what is allowed."""
-        found: dict[str, Difference] = {}
+        return {output: one for (_, output), one in self._worst(lambda _: "").items()}
+
+    def _worst(self, group: Callable[[Trial], str]) -> dict[tuple[str, str], Difference]:
+        """Return the worst difference of each output in each group of trials."""
+        found: dict[tuple[str, str], Difference] = {}
         for trial in self.trials:
             for one in trial.differences:
-                before = found.get(one.output)
-                if before is None or one.share > before.share:
-                    found[one.output] = one
+                key = group(trial), one.output
+                found[key] = max(found.get(key, one), one, key=lambda d: d.share)
         return found
 
     def to_json(self) -> dict[str, Any]:

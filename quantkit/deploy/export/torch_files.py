@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantkit.deploy.export.blame import said_by
 from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import DTYPES, Bound, Inputs, InputSpec, with_sizes
-from quantkit.deploy.export.torch_module import ready_module
-from quantkit.deploy.export.torch_run import called, same_outputs
+from quantkit.deploy.export.torch_module import ready_module, state_digest
 from quantkit.deploy.export.torch_trace import (
+    bound_of,
+    called,
     limits_of,
     need_exporter,
     program_to_onnx,
     refuse_training_calls,
+    same_outputs,
 )
-from quantkit.deploy.export.torch_weights import state_digest
-from quantkit.deploy.export.user_code import hushed, need_torch, user_code
+from quantkit.deploy.export.user_code import hushed, need_torch, said_by, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
 
@@ -131,7 +131,8 @@ def _inputs_of(program: Any) -> tuple[Inputs, list[tuple[int, ...]]]:
                 continue
             usual = "batch" if axis == 0 else f"{name}_{axis}"
             dims.append(names.setdefault(str(size), usual))
-            bounds[names[str(size)]] = _bound(ranges.get(str(size)))
+            known = ranges.get(str(size))
+            bounds[names[str(size)]] = Bound() if known is None else bound_of(known)
         kind = str(value.dtype).removeprefix("torch.")
         if kind not in DTYPES:
             raise ModelError(
@@ -146,18 +147,6 @@ def _hint(size: Any) -> int:
     """Return the size that a dynamic dimension had."""
     hint = size if isinstance(size, int) else getattr(size.node, "hint", None)
     return int(hint) if hint is not None else 3
-
-
-def _bound(found: Any) -> Bound:
-    if found is None:
-        return Bound()
-    far = 1 << 31
-    try:
-        most = int(found.upper)
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        most = far
-    least = int(found.lower)
-    return Bound(least=least if least > 2 else 1, most=most if most < far else None)
 
 
 def _agreed(own: Inputs, given: Inputs) -> Inputs:

@@ -1,29 +1,100 @@
-"""A `torch.nn.Module`: made ready and run; `torch_trace` exports it. torch is imported when it is used."""
+"""A `torch.nn.Module`: loaded with weights, made ready and run; `torch_trace` exports it. torch is imported when it is used."""
 
 import copy
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.deploy.export.blame import blamed
 from quantkit.deploy.export.framework import Exported, Feeds, Framework, Outputs, output_names
 from quantkit.deploy.export.inputs import DTYPES, Inputs
-from quantkit.deploy.export.torch_run import as_numpy, called, same_outputs
 from quantkit.deploy.export.torch_trace import (
     PREFIX,
     FrozenError,
+    as_numpy,
+    called,
+    same_outputs,
     traced,
 )
-from quantkit.deploy.export.torch_weights import state_digest
-from quantkit.deploy.export.user_code import need_torch, user_code
+from quantkit.deploy.export.user_code import blamed, need_torch, quiet_import, said_by, user_code
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings import ExportSettings
+
+
+def with_weights(module: Any, path: Path) -> list[str]:
+    """Load weights into a module: safetensors, or what `torch.save` wrote of a state_dict; return notes.
+
+    Raises:
+        UsageError: The file is not there, holds other things, or does not fit.
+    """
+    state = _read_state(path)
+    notes = []
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(state.get(key), Mapping):
+            state = state[key]
+            notes.append(f"weights are taken from '{key}' of {path.name}")
+            break
+    if state and all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): value for name, value in state.items()}
+        notes.append("'module.' in front of all names of weights was left out")
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except (RuntimeError, AttributeError, TypeError) as e:
+        last = str(e).strip().splitlines()[-1].strip()
+        raise UsageError(f"The weights in '{path}' do not fit the model: {last}") from e
+    for names, how in ((missing, "are missing"), (unexpected, "are of no layer of the model")):
+        if names:
+            raise UsageError(
+                f"The weights in '{path}' do not fit the model: {len(names)} {how}, such as '{names[0]}'."
+            )
+    return notes
+
+
+def _read_state(path: Path) -> Mapping[str, Any]:
+    torch = need_torch()
+    if not path.is_file():
+        raise UsageError(f"The weights '{path}' do not exist.")
+    try:
+        if path.suffix == ".safetensors":
+            needs = "Weights in safetensors need that package: pip install safetensors."
+            found = quiet_import("safetensors.torch", needs).load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except UsageError:
+        raise
+    except Exception as e:  # torch and safetensors raise whatever a file makes of them
+        # torch's own words advise to read the pickle after all.
+        pickled = type(e).__name__ == "UnpicklingError"
+        why = "it is a pickle of something else, or no file of torch" if pickled else said_by(e)
+        raise UsageError(
+            f"The weights '{path}' cannot be read as tensors alone ({why}): save them with "
+            "torch.save(model.state_dict(), path) or as safetensors."
+        ) from e
+    if not isinstance(found, Mapping):
+        raise UsageError(f"'{path}' holds a {type(found).__name__}, not a state_dict.")
+    return found
+
+
+def state_digest(state: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the SHA-256 of all tensors of a state_dict by their names, and their bytes."""
+    digest, nbytes = sha256(), 0
+    torch = need_torch()
+    for name, value in sorted(state.items()):
+        if not isinstance(value, torch.Tensor):
+            continue
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{name}:{tensor.dtype}:{list(tensor.shape)};".encode())
+        flat = tensor.reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        nbytes += tensor.nbytes
+    return digest.hexdigest(), nbytes
+
 
 _PROBED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 64, 128)
 _SHOWN = 3  # names in a sentence
@@ -147,22 +218,21 @@ def ready_module(
     inputs: Inputs | None,
     settings: ExportSettings,
     what: str,
-    notes: Sequence[str] = (),
 ) -> TorchModule:
-    """Put a module into evaluation mode and find inputs that it runs on.
+    """Load the weights that are asked for, put a module into evaluation mode and find inputs that it runs on.
 
     Args:
         module: The module.
         inputs: What it takes; None: the user did not say it.
-        settings: Names for its outputs (none: dict keys, fields of named tuples, or "output"), and which exporter.
+        settings: Its weights, names for its outputs (none: dict keys, fields of named tuples, or "output"), which exporter.
         what: The model, in a message.
-        notes: What was done to it before.
 
     Raises:
         UsageError: Its inputs are not described.
         ModelError: It does not run, is in training form, or gives two answers for one input.
     """
     torch = need_torch()
+    notes = [] if settings.weights is None else with_weights(module, settings.weights)
     if inputs is None:
         raise UsageError(
             f"Missing input description of '{what}': add {_signature_hint(module)} or --example x.npz."

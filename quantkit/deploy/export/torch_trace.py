@@ -1,4 +1,4 @@
-"""Export a `torch.nn.Module`: by `torch.export`, or by the older exporter, which follows one run.
+"""Run a `torch.nn.Module`, and export it: by `torch.export`, or by the older exporter, which follows one run.
 
 `torch.export` refuses a dimension that is asked to be dynamic and that the code fixes. Where in the user's code that is, it
 does not say: its logger does, which writes when it happens, deep in the stack of the very line that is looked for.
@@ -11,23 +11,123 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from quantkit.deploy.export.blame import Line, blamed, innermost, is_users, line_of, placed
-from quantkit.deploy.export.framework import Exported, Limit
-from quantkit.deploy.export.inputs import Inputs
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.deploy.export.framework import Exported, Feeds, Limit
+from quantkit.deploy.export.inputs import Bound, Inputs
 from quantkit.deploy.export.tidy import layers_of
-from quantkit.deploy.export.torch_run import flattened, plain_attention
-from quantkit.deploy.export.user_code import hushed, need_torch, quiet_import
+from quantkit.deploy.export.user_code import (
+    Line,
+    blamed,
+    hushed,
+    innermost,
+    is_users,
+    line_of,
+    need_torch,
+    placed,
+    quiet_import,
+)
 from quantkit.errors import ModelError
 from quantkit.installation import install_command
 
 if TYPE_CHECKING:
     from quantkit.deploy.export.torch_module import TorchModule
+
+
+def called(module: Any, feeds: Feeds, named: Collection[str]) -> list[tuple[str, NDArray[Any]]]:
+    """Run a module; return its outputs, flat, with the names that they suggest.
+
+    Args:
+        module: The module.
+        feeds: Its inputs.
+        named: Those that are given by name; the others in their order.
+    """
+    torch = need_torch()
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in feeds.items()}
+    placed = [value for name, value in tensors.items() if name not in named]
+    with (
+        torch.no_grad(),
+        plain_attention(),
+        redirect_stdout(sys.stderr),
+    ):  # prints are no part of --json
+        given = module(*placed, **{name: tensors[name] for name in named})
+    return [(name, as_numpy(value, name)) for name, value in flattened(given)]
+
+
+def as_numpy(value: Any, name: str) -> NDArray[Any]:
+    """Return a tensor as an array; bfloat16, which numpy lacks, as float32."""
+    torch = need_torch()
+    tensor = value.detach().cpu()
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise ModelError(
+            f"Output '{name}' is complex or sparse, which ONNX models cannot give: return torch.view_as_real(y), y.abs() or "
+            "y.to_dense()."
+        )
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy().copy()
+    return array
+
+
+def flattened(given: Any, name: str = "") -> list[tuple[str, Any]]:
+    """Return the tensors in what a module gives, with names: keys of dicts, fields of named tuples, else numbers.
+
+    Raises:
+        ModelError: There is something else in it.
+    """
+    if given is None:
+        return []
+    if isinstance(given, need_torch().Tensor):
+        return [(name or "output", given)]
+    return [pair for key, value in _parts(given, name) for pair in flattened(value, key)]
+
+
+def _parts(given: Any, name: str) -> list[tuple[str, Any]]:
+    """Return the members of a list, a dict or a record, with the names that they get."""
+    if isinstance(given, list | tuple) and not hasattr(given, "_fields"):
+        base = name or "output"
+        several = len(given) > 1
+        return [(f"{base}_{i}" if several else base, value) for i, value in enumerate(given)]
+    if isinstance(given, Mapping):
+        parts = [(str(key), value) for key, value in given.items()]
+    elif hasattr(given, "_fields"):
+        parts = list(zip(given._fields, given, strict=True))
+    elif is_dataclass(given):
+        parts = [(f.name, getattr(given, f.name)) for f in fields(given)]
+    else:
+        raise ModelError(
+            f"The model gives a {type(given).__name__} as '{name or 'output'}', which is no tensor: return tensors, or "
+            "lists and dicts of them."
+        )
+    return [(f"{name}_{key}" if name else key, value) for key, value in parts]
+
+
+def same_outputs(
+    one: Sequence[tuple[str, NDArray[Any]]], other: Sequence[tuple[str, NDArray[Any]]]
+) -> bool:
+    """Say whether two runs gave the same, bit for bit."""
+    return [name for name, _ in one] == [name for name, _ in other] and all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for (_, a), (_, b) in zip(one, other, strict=True)
+    )
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Keep torch's Transformer layers from their fast path: it is not exported, and puts zeros where a mask hides."""
+    kernels = need_torch().backends.mha
+    before = kernels.get_fastpath_enabled()
+    kernels.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        kernels.set_fastpath_enabled(before)
 
 
 PREFIX = "model."
@@ -203,22 +303,21 @@ def limits_of(
 ) -> dict[str, Limit]:
     """Return for which sizes of dynamic dimensions an exported program holds."""
     nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    ranges = {str(s): r for s, r in program.range_constraints.items()}
     found: dict[str, Limit] = {}
     for name, spec in zip(program.graph_signature.user_inputs, inputs.specs, strict=True):
         shape = getattr(nodes[name].meta.get("val"), "shape", ())
-        for size, dim in zip(shape, spec.dims, strict=False):
-            symbol = str(size)
-            ranges = {str(s): r for s, r in program.range_constraints.items()}
-            if not isinstance(dim, str) or symbol not in ranges:
-                continue
-            least, most = _end(ranges[symbol].lower), _end(ranges[symbol].upper)
-            # Tracing takes sizes of 0 and 1 for others: that it begins at 2 says nothing.
-            found[dim] = Limit(
-                least=least if least and least > 2 else 1,
-                most=most,
-                line=line_for(symbol),
-            )
+        for symbol, dim in zip(map(str, shape), spec.dims, strict=False):
+            if isinstance(dim, str) and symbol in ranges:
+                holds = bound_of(ranges[symbol])
+                found[dim] = Limit(least=holds.least, most=holds.most, line=line_for(symbol))
     return found
+
+
+def bound_of(found: Any) -> Bound:
+    """Return torch's range of a size. Tracing takes sizes of 0 and 1 for others: that it begins at 2 says nothing."""
+    least = _end(found.lower)
+    return Bound(least=least if least and least > 2 else 1, most=_end(found.upper))
 
 
 def _end(value: Any) -> int | None:

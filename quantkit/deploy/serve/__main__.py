@@ -2,6 +2,6 @@
 
 import sys
 
-from quantkit.deploy.serve.main import main
+from quantkit.deploy.serve import main
 
 sys.exit(main())

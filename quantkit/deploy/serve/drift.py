@@ -3,6 +3,10 @@
 **Shadow**: the second model is the reference (float). **Canary**: it is the candidate, answers its share, and the model that
 was there before is the reference; when a rule is broken for sure it is sent back, and the old one answers everything.
 
+Rules are asked after every request. Their level is shared by all rules and holds for all looks together, so that a candidate
+that keeps its rules is sent back with at most that chance, however long it runs. For flips that is exact; for SQNR and latency
+in the limit of many requests.
+
 One thread compares; it takes what it has time for, and the rest is counted as dropped. (With a lower priority it would keep
 Python's lock for as long as others take its core, and answers would wait for it.)
 """
@@ -11,22 +15,74 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import log
+from math import exp, log
 from queue import Empty, Full, Queue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantkit.deploy.serve.batch import Answer
 from quantkit.deploy.serve.engine import RUN_ERRORS, Engine
-from quantkit.deploy.serve.metrics import Metrics
 from quantkit.deploy.serve.protocol import Array
-from quantkit.evaluate.gate.alarms import alarms
 from quantkit.evaluate.gate.judge import judge_live
+from quantkit.numerics.rates import evidence, lower_bound
 from quantkit.result import Rule
 from quantkit.result.live import Live, LiveOutput, Pairs, merged
+
+if TYPE_CHECKING:
+    from quantkit.deploy.serve.service import Metrics
+
+_ENOUGH = 100  # rows, for what holds in the limit of many
+
+
+def alarms(live: Live, rules: Sequence[Rule], alpha: float = 0.05) -> Mapping[str, str]:
+    """Return the rules that are broken for sure, by key, with the reason; to be asked after every request.
+
+    Args:
+        live: What was seen so far.
+        rules: What the candidate must keep.
+        alpha: The chance of an alarm that is none, over all looks and all rules.
+    """
+    found: dict[str, str] = {}
+    share = alpha / max(1, len(rules))
+    for rule in rules:
+        if (
+            rule.key == "max_flips"
+            and evidence(live.flips, live.decisions, rule.limit) >= 1 / share
+        ):
+            found[rule.key] = (
+                f"{live.flips} of {live.decisions} decisions differ (limit: {100 * rule.limit:g} %)"
+            )
+        elif rule.key == "min_sqnr_db" and (said := _noisy(live, rule.limit, share)):
+            found[rule.key] = said
+        elif rule.key == "max_latency_ratio" and _above(
+            live.ratios, (1, 0), log(rule.limit), share
+        ):
+            ratio = exp(live.ratios.mean(1, 0))
+            found[rule.key] = f"runs take {ratio:.2f} of the time before (limit: {rule.limit:g})"
+    return found
+
+
+def _noisy(live: Live, limit: float, alpha: float) -> str:
+    worst = live.worst
+    if worst is None:
+        return ""
+    if worst.not_finite:
+        return f"{worst.not_finite} values of '{worst.output}' are not finite"
+    # The rule is broken where the mean of (error * 10^(limit/10) - signal) is above 0.
+    if not _above(worst.energies, (-1, 10 ** (limit / 10)), 0.0, alpha):
+        return ""
+    return f"SQNR of '{worst.output}' is {worst.db:.1f} dB (required: {limit:g} dB)"
+
+
+def _above(pairs: Pairs, weights: tuple[float, float], limit: float, alpha: float) -> bool:
+    """Say whether the mean of a weighted pair is above a limit for sure."""
+    if pairs.n < _ENOUGH:
+        return False
+    return lower_bound(pairs.mean(*weights), pairs.variance(*weights), pairs.n, alpha) > limit
+
 
 _ROOM = 4  # requests that wait to be compared
 _LEVEL = 0.05  # chance that a candidate which keeps its rules is sent back
@@ -50,7 +106,13 @@ class Comparison:
     """Two models on live requests."""
 
     def __init__(
-        self, second: Engine, rules: Sequence[Rule], metrics: Metrics, *, share: float, canary: bool
+        self,
+        second: Engine,
+        rules: Sequence[Rule],
+        metrics: "Metrics",
+        *,
+        share: float,
+        canary: bool,
     ) -> None:
         """Start to compare.
 

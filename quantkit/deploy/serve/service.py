@@ -1,23 +1,168 @@
-"""What a running server knows: the model that answers, the line of requests, and whether it wants more."""
+"""What a running server knows: the model that answers, the line of requests, whether it wants more, and its log."""
 
+import logging
+import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from quantkit.deploy.serve.batch import Line, Rules
 from quantkit.deploy.serve.drift import Comparison
 from quantkit.deploy.serve.engine import Engine, load_engine
-from quantkit.deploy.serve.log import Log
-from quantkit.deploy.serve.metrics import Metrics
 from quantkit.deploy.serve.predict import Predictor, predictor, read_labels
 from quantkit.deploy.serve.protocol import RequestError
 from quantkit.errors import ModelError, QuantkitError, UsageError
-from quantkit.evaluate.gate.rules import rules_of
+from quantkit.evaluate.gate import rules_of
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
 
+_OWN_WORDS = ("note", "error", "reason")  # facts that need no name before them
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Lines on standard error.
+
+    Attributes:
+        level: Which requests have a line; start, stop and the like always have.
+        readable: Lines are for people, not JSON.
+    """
+
+    level: str
+    readable: bool = field(default_factory=_is_terminal)
+
+    def __call__(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
+        """Write a line."""
+        now = datetime.now(UTC)
+        if self.readable:
+            line = f"{now.astimezone():%H:%M:%S} {_readable(level, event, facts)}"
+        else:
+            time = now.isoformat(timespec="milliseconds")
+            plain = {"time": time, "level": level, "event": event, **facts}
+            line = msgspec.json.encode(plain).decode()
+        with suppress(OSError):  # nobody reads it any more
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    def wants(self, *, failed: bool) -> bool:
+        """Return True if a request has a line."""
+        return self.level == "info" or (self.level == "warning" and failed)
+
+
+def _readable(level: str, event: str, facts: Mapping[str, Any]) -> str:
+    """Return a line for people; what callers sent cannot change the terminal."""
+    mark = "" if level == "info" or event == "request" else f"{level}: "
+    left = dict(facts)
+    if event == "started":
+        words = _started(left)
+    elif event == "request":
+        words = _request(left)
+    else:
+        parts = [_fact(key, value) for key, value in left.items()]
+        words = ", ".join([*([] if event == "note" else [event]), *filter(None, parts)])
+    return "".join(c if c.isprintable() else "?" for c in mark + words)
+
+
+def _started(facts: Mapping[str, Any]) -> str:
+    provider = str(facts["provider"]).removesuffix("ExecutionProvider")
+    prepared = "".join(f"; {line}" for line in facts["preprocessing"])
+    return (
+        f"serving '{facts['model']}' on {facts['address']} (see /docs): {provider}, "
+        f"{facts['workers']} workers, batch {facts['batch']}, token {facts['token']}{prepared}"
+    )
+
+
+def _request(facts: dict[str, Any]) -> str:
+    start = " ".join(str(facts.pop(key)) for key in ("method", "path", "status"))
+    said = facts.pop("error", "")
+    times = [f"{facts.pop('ms'):.1f} ms"]
+    times += [
+        f"{word} {facts.pop(key):.1f}"
+        for word, key in (("run", "run_ms"), ("wait", "wait_ms"))
+        if key in facts
+    ]
+    rest = ", ".join([*times, *filter(None, (_fact(*pair) for pair in facts.items()))])
+    return f"{start} ({rest})" + (f": {said}" if said else "")
+
+
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        value = "; ".join(map(str, value))
+    if value in ("", None):
+        return ""
+    return str(value) if name in _OWN_WORDS else f"{name} {value}"
+
+
+class ForwardedWarnings(logging.Handler):
+    """Writes what other packages warn of as lines of the same log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        facts = {"by": record.name, "note": record.getMessage().strip()}
+        if record.exc_info is not None:
+            facts["error"] = repr(record.exc_info[1])
+        self._log(record.levelname.lower(), "note", facts)
+
+
 _MEGABYTE = 1 << 20
+# Bounds of what histograms count, in seconds and in rows.
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _PREPARING = 2  # threads that decode images and large bodies
+
+
+class Metrics:
+    """What Prometheus reads; each server has its own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Requests.", "endpoint", "status")
+        self.took = self._seconds("request", "From the first byte in to the last out.")
+        self.ran = self._seconds("run", "Runs of the model.")
+        self.waited = self._seconds("wait", "Waiting for a run.")
+        self.rows = Histogram(
+            "quantkit_batch_rows", "Rows that ran together.", buckets=_ROWS, registry=self._registry
+        )
+        self.waiting = self._gauge("waiting_requests", "Requests that wait for a run.")
+        self.held = self._gauge("held_bytes", "Bytes of bodies held.")
+        self.ready = self._gauge("ready", "1 while requests are wanted.")
+        self.model = self._gauge("model_info", "What is served.", "name", "sha256", "provider")
+        self.reloads = self._counter("reloads", "Times the file changed.", "outcome")
+        self.compared = self._counter("shadow", "Rows that both models ran.")
+        self.dropped = self._counter("shadow_dropped", "Requests not compared: it was busy.")
+        self.flips = self._counter("shadow_flips", "Decisions that differ.")
+        self.signal = self._counter("shadow_signal_energy", "Sum of squares of the reference.")
+        self.error = self._counter("shadow_error_energy", "Sum of squares of differences.")
+        self.canary = self._gauge("canary_active", "1 while the candidate answers its share.")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"quantkit_{name}", text, labels, registry=self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"quantkit_{name}", text, labels, registry=self._registry)
+
+    def _seconds(self, name: str, text: str) -> Histogram:
+        name = f"quantkit_{name}_seconds"
+        return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
+
+    def text(self) -> bytes:
+        """Return what Prometheus reads."""
+        return generate_latest(self._registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from quantkit.deploy.serve.app import refusal
 from quantkit.deploy.serve.calls import MOST_HEADERS, Call, Calls
-from quantkit.deploy.serve.guard import refusal
 from quantkit.deploy.serve.protocol import RequestError
 
 try:

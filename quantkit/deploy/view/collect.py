@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +11,8 @@ from quantkit.calibration import Calibration
 from quantkit.deploy.view.facts import Box, Histogram, Kind, Operator, Planned, Runs, Tensor, Weight
 from quantkit.deploy.view.fold import Folded
 from quantkit.deploy.view.groups import Scope
-from quantkit.evaluate.match.nodes import base_name
+from quantkit.evaluate.match import base_name
+from quantkit.evaluate.match.correspondence import Quantizer, quantizer_in
 from quantkit.model.graph.edit import constant, owner_of
 from quantkit.model.ops.float_ops import MOVES
 from quantkit.model.ops.integer_ops import (
@@ -27,6 +27,7 @@ from quantkit.result import Layer, NodeRuns
 
 _BINS = 48
 _SHOWN = 60  # letters of an attribute
+_WHOLE_BYTES = frozenset({"int8", "uint8", "int16", "uint16"})
 _LARGEST = 1 << 26  # values of a constant that is looked through for its range
 _ANONYMOUS = ("onnx::", "val_", "_val_")
 _INTEGERS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT16", "UINT16", "INT2", "UINT2"})
@@ -286,11 +287,10 @@ def _tensors(values: Sequence[ir.Value], calibration: Calibration | None) -> tup
 
 def _tensor(value: ir.Value, calibration: Calibration | None) -> Tensor:
     name = base_name(value.name or "")
-    scale, zero, integers = _quantized(value)
+    found, integers = _quantized(value)
     low = high = None
-    if scale is not None and zero is not None and integers:
-        info = np.iinfo(integers)
-        low, high = (float(info.min) - zero) * scale, (float(info.max) - zero) * scale
+    if found is not None and found.scale is not None:
+        low, high = ((end - found.zero_point) * found.scale for end in found.ends)
     histogram = None
     if calibration is not None and name in calibration.seen.answers:
         low, high, histogram = _seen(calibration, name, (low, high))
@@ -298,8 +298,8 @@ def _tensor(value: ir.Value, calibration: Calibration | None) -> Tensor:
         name=name,
         dtype="" if value.dtype is None else value.dtype.name.lower(),
         shape=_shape(value),
-        scale=scale,
-        zero_point=zero,
+        scale=None if found is None else found.scale,
+        zero_point=None if found is None else found.zero_point,
         integers=integers,
         low=low,
         high=high,
@@ -313,37 +313,22 @@ def _shape(value: ir.Value) -> tuple[int | str, ...] | None:
     return tuple(n if isinstance(n, int) else (n.value or "?") for n in value.shape.dims)
 
 
-def _quantized(value: ir.Value) -> tuple[float | None, int | None, str]:
-    """Return scale, zero point and type of the integers that a value is, or comes from."""
+def _quantized(value: ir.Value) -> tuple[Quantizer | None, str]:
+    """Return how the integers are quantized that a value is, or comes from, and their type; "" if it is no such value."""
     node = value.producer()
-    slots = None if node is None else _result_slots(node)
-    if node is None or slots is None:
-        dynamic = node is not None and node.op_type == "DynamicQuantizeLinear"
-        return None, None, "uint8" if dynamic else ""
-    scale, zero = (_array(node, slot) for slot in slots)
-    if scale is None or scale.size != 1:
-        return None, None, "int8" if scale is not None else ""
-    if zero is None or zero.dtype.kind not in "iu":
-        return float(scale.reshape(-1)[0]), 0, "uint8"
-    return float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0]), _integer_name(zero)
-
-
-def _result_slots(node: ir.Node) -> tuple[int | None, int | None] | None:
-    """Return where scale and zero point of what a node makes, or restores, stand among its inputs."""
+    if node is None or node.op_type == "DynamicQuantizeLinear":
+        return None, "" if node is None else "uint8"
     row = INTEGER_OPS.get(node.op_type)
-    if row is not None and row.op_type == "DequantizeLinear":
-        return row.reads[0].scale, row.reads[0].zero_point
-    return None if row is None else row.result
-
-
-def _integer_name(zero: Any) -> str:
-    return zero.dtype.name if zero.dtype.name in {"int8", "uint8", "int16", "uint16"} else "int8"
-
-
-def _array(node: ir.Node, slot: int | None) -> Any:
-    value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
-    tensor = constant(value)
-    return None if tensor is None else tensor.numpy()
+    if row is None:
+        return None, ""
+    restores = row.op_type == "DequantizeLinear"
+    slots = (row.reads[0].scale, row.reads[0].zero_point) if restores else row.result
+    if slots is None or slots[0] is None or slots[0] >= len(node.inputs):
+        return None, ""
+    found = quantizer_in(node, slots)
+    if found is not None:
+        return found, found.dtype if found.dtype in _WHOLE_BYTES else "int8"
+    return None, "" if constant(node.inputs[slots[0]]) is None else "int8"
 
 
 _Ends = tuple[float | None, float | None]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from quantkit.deploy.view.facts import Box, Operator, Pair
 from quantkit.deploy.view.fold import Folded
-from quantkit.evaluate.match.nodes import Nodes
+from quantkit.evaluate.match import Nodes
 from quantkit.model.ops.integer_ops import CONVERSIONS, stands_for
 
 _QUIET = CONVERSIONS | {"Constant", "Identity"}

@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quantkit.deploy.view import shown_name
 from quantkit.deploy.view.facts import KINDS, Box, Drawing, Kind, Page
-from quantkit.deploy.view.page import shown_name
 from quantkit.evaluate.report.palette import TOKENS
 
 _COLOURS: dict[Kind, str] = {

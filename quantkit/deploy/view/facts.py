@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from quantkit.deploy.view.groups import Scope, Tree
-from quantkit.deploy.view.layers import Layout
+from quantkit.deploy.view.groups import Layout, Scope, Tree
 from quantkit.result import Layer
 
 Kind = Literal["int8", "dynamic", "blocks", "stored", "half", "float", "absorbed", "moves", "other"]

@@ -9,10 +9,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from quantkit.errors import DataError, UsageError
-from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
-from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_class
+from quantkit.evaluate.accuracy.chunks import Array, Chunk, OutputSpec, Unit
+from quantkit.evaluate.accuracy.scorer import (
+    Figure,
+    Floats,
+    Indices,
+    Mean,
+    SampleColumn,
+    Scorer,
+    is_class,
+)
 from quantkit.numerics.statistics import (
     Bounds,
     drop_interval,

@@ -10,10 +10,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
-from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer
+from quantkit.evaluate.accuracy.chunks import Array, Chunk, OutputSpec, Unit
+from quantkit.evaluate.accuracy.scorer import Figure, Floats, Indices, Ratio, SampleColumn, Scorer
 from quantkit.numerics.statistics import Bounds
 
 _SCORES = 3  # axes of [batch, tokens, vocabulary]

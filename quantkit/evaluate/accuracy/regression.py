@@ -10,8 +10,15 @@ from numpy.typing import NDArray
 
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
-from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_number
+from quantkit.evaluate.accuracy.scorer import (
+    Figure,
+    Floats,
+    Indices,
+    Mean,
+    SampleColumn,
+    Scorer,
+    is_number,
+)
 from quantkit.numerics.statistics import Bounds, percentiles, redrawn_counts, spearman
 
 _TOKENS = 3  # axes of [batch, tokens, features]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from quantkit.evaluate.accuracy.figures import Figure, Indices, Mean, as_interval
 from quantkit.evaluate.accuracy.measuring import Measuring
+from quantkit.evaluate.accuracy.scorer import Figure, Indices, Mean, as_interval
 from quantkit.numerics.statistics import holm, mcnemar_exact
 from quantkit.result import Slice
 

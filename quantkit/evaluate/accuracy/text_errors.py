@@ -14,10 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.figures import Figure, Indices, Ratio
-from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer
+from quantkit.evaluate.accuracy.chunks import Array, Chunk, OutputSpec, Unit
+from quantkit.evaluate.accuracy.scorer import Figure, Indices, Ratio, SampleColumn, Scorer
 from quantkit.installation import install_command
 from quantkit.settings import TextSettings
 

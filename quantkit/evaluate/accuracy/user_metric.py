@@ -12,8 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from quantkit.data import Label
 from quantkit.errors import UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.figures import Figure, Mean
-from quantkit.evaluate.accuracy.scorer import SampleColumn, Scorer, is_class, is_number
+from quantkit.evaluate.accuracy.scorer import (
+    Figure,
+    Mean,
+    SampleColumn,
+    Scorer,
+    is_class,
+    is_number,
+)
 from quantkit.settings import metric_plugins
 
 

@@ -19,20 +19,11 @@ from quantkit.evaluate.diff.nodes import Change, NodesDiff, nodes_diff
 from quantkit.evaluate.diff.stored import dtype_name
 from quantkit.evaluate.diff.tensor_errors import TensorErrors, tensor_errors
 from quantkit.evaluate.diff.weights import WeightsDiff, weights_diff
-from quantkit.evaluate.match.nodes import base_name, pair_nodes
-from quantkit.evaluate.match.pair import ModelPair
+from quantkit.evaluate.match import ModelPair, base_name, pair_nodes
+from quantkit.evaluate.match.correspondence import Quantizer, quantizer_in
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
+from quantkit.model.ops.integer_ops import INTEGER_OPS, IntegerOp, Role
 from quantkit.runtime.synthetic_inputs import Feeds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
-    """How a tensor is quantized: ``q = round(x / scale) + zero_point``, one pair of numbers for the whole tensor."""
-
-    dtype: str
-    scale: float
-    zero_point: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +38,8 @@ class ScaleChange:
     """
 
     tensor: str
-    a: Fixed
-    b: Fixed
+    a: Quantizer
+    b: Quantizer
     ratio: float
 
 
@@ -78,7 +69,7 @@ def _scales_diff(a: ir.Model, b: ir.Model) -> ScalesDiff:
             tensor=tensor,
             a=left[tensor],
             b=right[tensor],
-            ratio=right[tensor].scale / left[tensor].scale,
+            ratio=(right[tensor].scale or 0.0) / (left[tensor].scale or 1.0),
         )
         for tensor in both
         if left[tensor] != right[tensor]
@@ -91,46 +82,25 @@ def _scales_diff(a: ir.Model, b: ir.Model) -> ScalesDiff:
     )
 
 
-def _fixed_scales(model: ir.Model) -> Iterator[tuple[str, Fixed]]:
+def _fixed_scales(model: ir.Model) -> Iterator[tuple[str, Quantizer]]:
+    """Yield the tensors that nodes quantize with constant scales."""
     for node in model.graph.all_nodes():
-        found = _quantized_tensor(node)
-        if found is None:
+        row = INTEGER_OPS.get(node.op_type)
+        if row is None or row.result is None or _is_weight(node, row):
             continue
-        tensor, scale, zero = found
-        number = _number(scale)
-        if number is not None and number > 0:
-            dtype = zero.dtype if zero is not None and zero.dtype is not None else None
-            yield (
-                base_name(tensor),
-                Fixed(
-                    dtype=dtype_name(dtype) if dtype is not None else "uint8",
-                    scale=number,
-                    zero_point=int(_number(zero) or 0),
-                ),
-            )
-
-
-def _quantized_tensor(node: ir.Node) -> tuple[str, ir.Value | None, ir.Value | None] | None:
-    """Return the tensor that a node quantizes, its scale and its zero point; None if it quantizes none."""
-    row = INTEGER_OPS.get(node.op_type)
-    if row is None or row.result is None or len(node.inputs) <= row.result[0]:
-        return None  # a QGemm without a scale for its result makes floats
-    value = node.outputs[0]
-    if row.role is Role.CONVERTS:
-        if node.inputs[0] is None or node.inputs[0].is_initializer():
-            return None  # a weight that is quantized at run time
+        value = node.outputs[0]
         # The integers are named after the tensor; what is read may have a name of its own, if it is an output.
-        named = base_name(node.outputs[0].name or "") != node.outputs[0].name
-        value = value if named else node.inputs[0]
-    scale, zero = row.result
-    given = node.inputs[zero] if zero < len(node.inputs) else None
-    return value.name or "", node.inputs[scale], given
+        if row.role is Role.CONVERTS and base_name(value.name or "") == value.name:
+            value = node.inputs[0] or value
+        found = quantizer_in(node, row.result)
+        if found is not None and (found.scale or 0) > 0:
+            yield base_name(value.name or ""), found
 
 
-def _number(value: ir.Value | None) -> float | None:
-    """Return a constant of one number; None for anything else."""
-    tensor = value.const_value if value is not None else None
-    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+def _is_weight(node: ir.Node, row: IntegerOp) -> bool:
+    """Say whether a node quantizes a weight at run time."""
+    read = node.inputs[0]
+    return row.role is Role.CONVERTS and (read is None or read.is_initializer())
 
 
 _SHOWN = 70  # characters of a value
@@ -190,12 +160,12 @@ def _leaves(path: str, plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _ports(model: ir.Model) -> Iterator[tuple[str, str]]:
     for value in model.graph.inputs:
         if not value.is_initializer():
-            yield f"input {value.name}", _form(value)
+            yield f"input {value.name}", typed_shape(value)
     for value in model.graph.outputs:
-        yield f"output {value.name}", _form(value)
+        yield f"output {value.name}", typed_shape(value)
 
 
-def _form(value: ir.Value) -> str:
+def typed_shape(value: ir.Value) -> str:
     """Return "float32[N, 3, 224, 224]"; a dimension without a name is a question mark."""
     dtype = dtype_name(value.dtype) if value.dtype is not None else "?"
     if value.shape is None:

@@ -1,7 +1,7 @@
 """What became of the nodes: the same, changed (with their attributes compared), gone, new."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantkit.evaluate.match.nodes import Nodes, base_name
+from quantkit.evaluate.match import Nodes, base_name
 from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.result import OperatorChange
 
@@ -180,7 +180,7 @@ def nodes_diff(a: ir.Model, b: ir.Model, pairs: Nodes) -> NodesDiff:
         changed=tuple(c for c in compared if c.differs),
         only_a=tuple(_ref(n) for n in left if n not in pairs),
         only_b=tuple(_ref(n) for n in right if n not in taken),
-        operators=tuple(_counts(left, right)),
+        operators=operator_changes(*(Counter(n.op_type for n in side) for side in (left, right))),
     )
 
 
@@ -245,11 +245,13 @@ def _looked_through(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _counts(left: list[ir.Node], right: list[ir.Node]) -> Iterator[OperatorChange]:
-    before, after = Counter(n.op_type for n in left), Counter(n.op_type for n in right)
-    found = [
-        OperatorChange(op_type=op, before=before[op], after=after[op])
-        for op in sorted({*before, *after})
-        if before[op] != after[op]
+def operator_changes(
+    before: Mapping[str, int], after: Mapping[str, int]
+) -> tuple[OperatorChange, ...]:
+    """Return the operators whose number changed, the largest change first."""
+    changes = [
+        OperatorChange(op_type=op, before=before.get(op, 0), after=after.get(op, 0))
+        for op in {*before, *after}
+        if before.get(op, 0) != after.get(op, 0)
     ]
-    yield from sorted(found, key=lambda c: -abs(c.after - c.before))
+    return tuple(sorted(changes, key=lambda c: (-abs(c.after - c.before), c.op_type)))

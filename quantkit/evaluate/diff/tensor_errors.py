@@ -13,10 +13,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quantkit.errors import DataError, ModelError
+from quantkit.evaluate.match import HELD, ModelPair, Survey, base_name
 from quantkit.evaluate.match.correspondence import Match, correspondence, made_by
-from quantkit.evaluate.match.nodes import base_name
 from quantkit.evaluate.match.noise import Noise
-from quantkit.evaluate.match.pair import HELD, ModelPair, Survey
 from quantkit.model.graph.channel_factors import read_divisors
 from quantkit.model.ops.integer_ops import INTEGER_OPS, is_quantized
 from quantkit.runtime.check_result import run_float

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.evaluate.diff.stored import Factors, Floats, Stored, array_of, stored_constants
-from quantkit.evaluate.match.nodes import Nodes, base_name
+from quantkit.evaluate.match import Nodes, base_name
 from quantkit.numerics.affine import sqnr
 
 _GAINS, _VARIANCES = 1, 4  # inputs of BatchNormalization

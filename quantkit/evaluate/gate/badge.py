@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from quantkit.evaluate.gate.figures import unit_of
-from quantkit.evaluate.gate.judge import overall
-from quantkit.evaluate.gate.wording import figure_text
+from quantkit.evaluate.gate.judge import figure_text, overall
 from quantkit.result import Evaluated, Judged, Outcome, Result, Verdict
 from quantkit.text import printable
 

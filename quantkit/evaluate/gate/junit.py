@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from quantkit.evaluate.gate.figures import unit_of
-from quantkit.evaluate.gate.wording import bound_text
+from quantkit.evaluate.gate.judge import bound_text
 from quantkit.result import Evaluated, Objection, Result, Verdict
 from quantkit.text import printable
 

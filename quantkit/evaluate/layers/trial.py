@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.layers.measure import Errors, Models
-from quantkit.evaluate.layers.switched import Switched
+from quantkit.evaluate.layers.measure import Errors, Models, Switched
 from quantkit.evaluate.match.correspondence import Quantizer
 from quantkit.evaluate.match.noise import Noise, sqnr_of
 from quantkit.evaluate.match.regions import Region

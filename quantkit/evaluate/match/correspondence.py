@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.model.graph.channel_factors import Divisor, read_divisors
+from quantkit.model.graph.edit import constant
 from quantkit.model.ops.float_ops import CLIPS, ENDS_IN_ACTIVATION
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.runtime.pieces import Structure
@@ -117,6 +119,17 @@ def _quantizer_at(model: Structure, node: onnx.NodeProto, slots: _Slots) -> Quan
         else None
         for i in slots
     )
+    return _quantizer(scale, zero)
+
+
+def quantizer_in(node: ir.Node, slots: _Slots) -> Quantizer | None:
+    """Return the constant scale and zero point at two inputs of a node, one for a whole tensor; None for anything else."""
+    values = (node.inputs[i] if i is not None and i < len(node.inputs) else None for i in slots)
+    scale, zero = (None if t is None else t.numpy() for t in map(constant, values))
+    return _quantizer(scale, zero)
+
+
+def _quantizer(scale: Array | None, zero: Array | None) -> Quantizer | None:
     if scale is None or scale.size != 1:
         return None
     if zero is None:

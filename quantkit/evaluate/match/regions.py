@@ -13,8 +13,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from quantkit.evaluate.match import ModelPair, Survey
 from quantkit.evaluate.match.correspondence import Match, Quantizer, quantizer_of
-from quantkit.evaluate.match.pair import ModelPair, Survey
 from quantkit.model.ops import fact_of
 from quantkit.model.ops.float_ops import CLIPS, SEEN_THROUGH
 from quantkit.model.ops.integer_ops import CONVERSIONS, is_quantized

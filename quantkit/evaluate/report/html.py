@@ -22,8 +22,8 @@ from markupsafe import Markup, escape
 
 from quantkit.evaluate.report import numbers
 from quantkit.evaluate.report.accuracy_size import accuracy_chart
-from quantkit.evaluate.report.environment import environment_with
 from quantkit.evaluate.report.frontier import frontier_chart
+from quantkit.evaluate.report.numbers import environment_with
 from quantkit.evaluate.report.palette import look, themes
 from quantkit.evaluate.report.rows import causes, forest, latency, runs, samples, size_bars
 from quantkit.evaluate.report.scatter import Chart, chart_svg

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Template
 
 from quantkit.evaluate.report import numbers
-from quantkit.evaluate.report.environment import environment_with
+from quantkit.evaluate.report.numbers import environment_with
 from quantkit.evaluate.report.verdicts import State, advice_of, headline
 from quantkit.result import Evaluated, Interval, Result
 from quantkit.text import printable

@@ -1,6 +1,10 @@
 """Numbers as people read them: points for fractions, as many digits as mean something, a dash for nothing."""
 
+from inspect import isfunction
 from math import floor, isfinite, log10
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, Result, SampleSqnr, Tuning
 from quantkit.text import human
@@ -222,3 +226,24 @@ def seconds(value: float) -> str:
     """Write how long something took."""
     minutes, rest = divmod(round(value), _MINUTE)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def environment_with(filters: dict[str, Any], names: dict[str, Any], *, html: bool) -> Environment:
+    """Return the environment of a view.
+
+    Args:
+        filters: Those of the view alone.
+        names: What its templates know besides.
+        html: Texts are escaped.
+    """
+    environment = Environment(
+        loader=PackageLoader("quantkit.evaluate.report", "templates"),
+        autoescape=html,  # noqa: S701 - the Markdown escapes by filters of its own
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    written = {k: v for k, v in globals().items() if isfunction(v) and not k.startswith("_")}
+    environment.filters |= written | filters
+    environment.globals |= {"ABSENT": ABSENT} | names
+    return environment

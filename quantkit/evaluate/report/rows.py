@@ -34,7 +34,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Dot:
     """One model's value with its interval, and both as people write them."""
 
     name: str
@@ -46,7 +46,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class RowAxis:
     """What the rows of a group share.
 
     Attributes:
@@ -87,7 +87,7 @@ class RowGroup:
     keys: tuple[tuple[str, str], ...] = ()
 
 
-def scale_of(axis: Axis, figures: Sequence[Figure]) -> Scale:
+def scale_of(axis: RowAxis, figures: Sequence[Dot]) -> Scale:
     """Return the scale in per cent: all values and the fixed ends, without rows far beyond most others."""
     fixed = [v for v in (axis.reference, axis.limit, axis.floor) if v is not None]
     # By row: the near end of a lone lopsided interval must not push its own dot off the axis.
@@ -100,7 +100,7 @@ def scale_of(axis: Axis, figures: Sequence[Figure]) -> Scale:
     return Scale(low if low == axis.floor else low - pad, high + pad, 0, 100)
 
 
-def dots(axis: Axis, figures: Sequence[Figure]) -> RowGroup:
+def dots(axis: RowAxis, figures: Sequence[Dot]) -> RowGroup:
     """Return the rows of values with intervals; one far beyond the scale has an arrow at its edge."""
     scale = scale_of(axis, figures)
     ticks = scale.ticks(5)
@@ -114,7 +114,7 @@ def dots(axis: Axis, figures: Sequence[Figure]) -> RowGroup:
     return RowGroup(
         title=axis.title,
         rows=tuple(
-            Row(f.name, f.look, _track(ground + _whisker(scale, f) + _dot(scale, f)), f.words)
+            Row(f.name, f.look, _track(ground + _whisker(scale, f) + _sign(scale, f)), f.words)
             for f in figures
         ),
         ticks=_track("".join(_at(scale(value), _tick(words)) for value, words in ticks)),
@@ -144,7 +144,7 @@ def _tick(words: str) -> str:
     return tag("text", words, x=0, y=14, class_="tick", text_anchor="middle")
 
 
-def _whisker(scale: Scale, figure: Figure) -> str:
+def _whisker(scale: Scale, figure: Dot) -> str:
     css, middle = f"whisker {figure.look.css}", _HEIGHT / 2
     low, high = scale.clamped(figure.low), scale.clamped(figure.high)
     parts = [line(_percent(low), middle, _percent(high), middle, css)]
@@ -154,40 +154,40 @@ def _whisker(scale: Scale, figure: Figure) -> str:
     return "".join(parts)
 
 
-def _dot(scale: Scale, figure: Figure) -> str:
+def _sign(scale: Scale, figure: Dot) -> str:
     sign = shape(figure.look.shape, 0, _HEIGHT / 2, 5.5, f"sign {figure.look.css}")
     return _at(scale.clamped(figure.value), sign)
 
 
-def _figures(
+def _dots(
     result: Result, place: int, value: float, ends: Interval | None, words: str
-) -> Iterator[Figure]:
+) -> Iterator[Dot]:
     """Yield the row of a model; without an interval it has no whisker."""
     low, high = (ends.low, ends.high) if ends else (value, value)
     name = result.models[place].name
-    yield Figure(name=name, look=look(place), value=value, low=low, high=high, words=words)
+    yield Dot(name=name, look=look(place), value=value, low=low, high=high, words=words)
 
 
 def forest(result: Result) -> list[RowGroup]:
     """Return the drops of all metrics."""
     groups = []
     for metric in result.float_model.metrics:
-        scale, figures = numbers.metric_scale(metric), list[Figure]()
+        scale, found = numbers.metric_scale(metric), list[Dot]()
         for place, model in enumerate(result.models):
             for own in model.metrics:
                 if own.name == metric.name and own.drop is not None:
                     ends = own.drop_interval
                     if ends is not None:
                         ends = replace(ends, low=ends.low * scale, high=ends.high * scale)
-                    figures += _figures(result, place, own.drop * scale, ends, numbers.drop(own))
+                    found += _dots(result, place, own.drop * scale, ends, numbers.drop(own))
         limit = result.limit("max_drop") if metric.main else None
-        axis = Axis(
+        axis = RowAxis(
             title=f"{metric.name}, float {numbers.metric_value(metric)}",
             words=f"drop in {numbers.drop_unit(metric)}; right of the line is worse than float",
             reference=0.0,
             limit=None if limit is None else limit * scale,
         )
-        groups += [dots(axis, figures)] if figures else []
+        groups += [dots(axis, found)] if found else []
     return groups
 
 
@@ -195,15 +195,15 @@ def latency(result: Result) -> list[RowGroup]:
     """Return the ratios to float's time, for each batch size and number of threads."""
     groups = []
     for setting in result.float_model.latency:
-        figures: list[Figure] = []
+        found: list[Dot] = []
         for place, model in enumerate(result.models):
             for own in model.latency if place else ():
                 if (own.batch, own.threads) == (setting.batch, setting.threads):
                     ends = own.ratio_interval
                     spread = f" ({numbers.interval(ends)})" if ends else ""
                     words = f"{numbers.ratio(own.ratio)}{spread}"
-                    figures += _figures(result, place, own.ratio, ends, words)
-        axis = Axis(
+                    found += _dots(result, place, own.ratio, ends, words)
+        axis = RowAxis(
             title=f"batch {setting.batch}, {numbers.threads(setting.threads)}, "
             f"float {numbers.significant(setting.median_ms)} ms",
             words="time per run, float = 1; left of the line is faster",
@@ -211,28 +211,28 @@ def latency(result: Result) -> list[RowGroup]:
             limit=result.limit("max_latency_ratio"),
             floor=0.0,
         )
-        groups += [dots(axis, figures)] if figures else []
+        groups += [dots(axis, found)] if found else []
     return groups
 
 
 def samples(result: Result) -> list[RowGroup]:
     """Return quantiles of the signal to noise of single samples; none if none are known, or nothing changed."""
-    figures: list[Figure] = []
+    found: list[Dot] = []
     for place, model in enumerate(result.models):
         if model.worst_percentile is None or model.worst_percentile[1].worst >= SAME_DB:
             continue
-        found = model.worst_percentile[1]
-        ends = Interval(low=found.worst, high=found.median)
-        words = f"{numbers.decibel(found.p1)} ({numbers.interval(ends, digits=1)})"
-        figures += _figures(result, place, found.p1, ends, words)
-    axis = Axis(
+        quantiles = model.worst_percentile[1]
+        ends = Interval(low=quantiles.worst, high=quantiles.median)
+        words = f"{numbers.decibel(quantiles.p1)} ({numbers.interval(ends, digits=1)})"
+        found += _dots(result, place, quantiles.p1, ends, words)
+    axis = RowAxis(
         title="SQNR per sample",
         words=f"dB; left is worse, the line is {_TENTH_DB:.0f} dB (10 % error)",
         reference=_TENTH_DB,
         limit=result.limit("min_sqnr_p1_db"),
         low_is_bad=True,
     )
-    return [dots(axis, figures)] if figures else []
+    return [dots(axis, found)] if found else []
 
 
 @dataclass(frozen=True, slots=True)

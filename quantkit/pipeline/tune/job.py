@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from quantkit.calibration.collect import CalibrateOptions
+from quantkit.evaluate.accuracy import AccuracyOptions
 from quantkit.evaluate.latency import Lab
-from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
 from quantkit.pipeline.measure import SWITCH

@@ -7,8 +7,8 @@ from typing import Any
 
 from quantkit.calibration.monitor import Monitor
 from quantkit.errors import QuantkitError
+from quantkit.evaluate.accuracy import NamedModel
 from quantkit.evaluate.gate import judge, rules_of, with_verdicts
-from quantkit.evaluate.outputs import NamedModel
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
 from quantkit.pipeline.evaluation_folder import write_evaluation

@@ -16,9 +16,9 @@ from quantkit.calibration.monitor import Monitor
 from quantkit.data import Sample, Samples, order
 from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, UsageError
-from quantkit.evaluate.accuracy.models import OutputSpec, single_rows
+from quantkit.evaluate.accuracy import AccuracyOptions
+from quantkit.evaluate.accuracy.chunks import OutputSpec, single_rows
 from quantkit.evaluate.accuracy.samples import SampleSource, open_source
-from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
 from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import make_session

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.requests import CalibratorOf
 from quantkit.errors import DataError, QuantkitError, UsageError
-from quantkit.evaluate.accuracy.figures import Mean
+from quantkit.evaluate.accuracy import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.evaluate.accuracy.measuring import Measuring
-from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
+from quantkit.evaluate.accuracy.scorer import Mean
 from quantkit.files import replace_text
 from quantkit.numerics.sequential import decide
 from quantkit.pipeline.forms.static import realize_prepared

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from quantkit.model.ops import fact_of
 from quantkit.model.ops.float_ops import CLIPS
 from quantkit.model.ops.integer_ops import QUANTIZED_PRODUCTS
-from quantkit.targets.patterns import MOVED_THROUGH, RESTORES
+from quantkit.targets.registry import MOVED_THROUGH, RESTORES
 
 _PASSED = CLIPS | {"BatchNormalization"}
 _DEEP = 6  # nodes looked through
