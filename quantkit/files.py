@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +30,12 @@ _HEAD = 4096  # bytes in which files of ours without such a suffix name quantkit
 _LEFT = re.compile(r"\.quantkit-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>[0-9a-f]{8})-")
 _WEEK = 7 * 24 * 3600  # seconds; no run of another machine lasts so long
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 _VARIANT = re.compile(

@@ -16,6 +16,7 @@ from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.model.graph.load import model_files
 from quantkit.model.provenance import Provenance, content_digest, read_provenance
+from quantkit.pipeline.chain import chain_of
 from quantkit.pipeline.form import run_form
 from quantkit.pipeline.forms import form_of, settings_of
 from quantkit.pipeline.optimize import optimize_model
@@ -30,6 +31,7 @@ from quantkit.pipeline.verify_file import (
     version_changes,
     was_calibrated,
 )
+from quantkit.quantize.plan import Plan
 from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
 from quantkit.settings import DataSettings, parse_memory
 from quantkit.settings.record import data_settings_of, recorded_settings
@@ -107,30 +109,38 @@ def reproduce(
         QuantkitError: The model carries no provenance, or float model or data cannot be read.
     """
     _, says = require_provenance(model)
-    if was_calibrated(says) and data is None:
+    chain = chain_of(model, says)
+    if any(map(was_calibrated, chain.steps)) and data is None:
         raise UsageError(
             "It was calibrated: to make it again give the data, or the calibration, as --data."
         )
-    obstacle = _obstacle(says, data)
-    if obstacle:
+    follows = chain.plan is not None  # as the last step, the only one that can
+    obstacles = [_obstacle(step, data, follows=follows) for step in chain.steps]
+    if obstacle := next(filter(None, obstacles), ""):
         return Check("again", "unknown", f"Cannot be made again: {obstacle}.")
-    progress("Making it again")
+    # Records name the file that was read, and external data is named after the file.
+    names = [*(step.float.name for step in chain.steps[1:]), model.name]
+    made = float_model
     with scratch() as folder:
-        made = folder / model.name  # external data is named after it
-        try:
-            if settings is None and was_calibrated(says):
-                settings = replace(data_settings_of(says.options), memory=memory)
-            _make(says, float_model, made, data, settings or DataSettings())
-        except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
-            raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
+        for number, (step, name) in enumerate(zip(chain.steps, names, strict=True)):
+            progress(f"Making it again ({step.kind})")
+            source, made = made, folder / str(number) / name
+            made.parent.mkdir()
+            plan, how = chain.plan if step is chain.steps[-1] else None, settings
+            try:
+                if settings is None and was_calibrated(step):
+                    how = replace(data_settings_of(step.options), memory=memory)
+                _make(step, source, made, data, how or DataSettings(), plan)
+            except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
+                raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
         return _compared(model, made, says)
 
 
-def _obstacle(says: Provenance, data: Path | None) -> str:
-    """Return why the record does not suffice; "" if it does."""
+def _obstacle(says: Provenance, data: Path | None, *, follows: bool) -> str:
+    """Return why the record does not suffice; "" if it does; `follows`: the plan that it names is there."""
     if says.kind == "optimize":
         return _foreign(says.options.get("extra_passes", ()))
-    if says.options.get("plan") is not None:
+    if says.options.get("plan") is not None and not follows:
         return "it follows a plan of which only the hash is recorded"
     if says.kind != "static":
         return "a framework exported it; run quantkit export" if says.kind == "export" else ""
@@ -152,7 +162,12 @@ def _foreign(passes: Sequence[str]) -> str:
 
 
 def _make(
-    says: Provenance, source: Path, target: Path, data: Path | None, settings: DataSettings
+    says: Provenance,
+    source: Path,
+    target: Path,
+    data: Path | None,
+    settings: DataSettings,
+    plan: Plan | None,
 ) -> None:
     given = says.options
     verify, external = bool(given["verify"]), bool(given["external_data"])
@@ -169,7 +184,8 @@ def _make(
         )
         return
     job = _job(says, source, data if was_calibrated(says) else None, settings)
-    run_form(form_of(job, Output(path=target, verify=verify, external_data=external)))
+    output = Output(path=target, verify=verify, external_data=external)
+    run_form(form_of(job, output, plan=plan))
 
 
 def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettings) -> Job[Any]:

@@ -30,6 +30,7 @@ from quantkit.model.provenance import (
     source_of,
 )
 from quantkit.pipeline.apart import compare_apart
+from quantkit.pipeline.chain import chain_of
 from quantkit.pipeline.checks import is_noise, noise
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.runs import row_trial
@@ -207,7 +208,8 @@ def _record(text: str) -> Check:
 
 
 def _float(case: _Case) -> Check:
-    wanted, source = case.says.float, source_of(case.loaded.model.metadata_props)
+    first = chain_of(case.path, case.says).steps[0]
+    wanted, source = first.float, source_of(case.loaded.model.metadata_props)
     if case.says.kind == "export":
         return Check("float", "unknown", f"Exported from {source or wanted.name}.")
     named = f"{wanted.name} (sha256 {wanted.sha256[:_SHOWN]})"
