@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         quantize_weights as quantize_weights,
     )
     from quantkit.api.report import ReportFiles as ReportFiles, write_report as write_report
-    from quantkit.api.tune import tune as tune
+    from quantkit.api.tune import compress as compress, tune as tune
     from quantkit.api.verify import verify_file as verify_file
     from quantkit.api.view import ViewFiles as ViewFiles, view_model as view_model
     from quantkit.calibration import Calibration as Calibration
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from quantkit.result import Result as Result, load_result as load_result
     from quantkit.settings import (
         BatchSettings as BatchSettings,
+        CompressSettings as CompressSettings,
         DataSettings as DataSettings,
         GateSettings as GateSettings,
         ImageSettings as ImageSettings,
@@ -94,7 +95,7 @@ _PUBLIC = {
     "quantkit.api.prepared": "load_prepared plan_prepared realize_plan save_prepared",
     "quantkit.api.quantize": "plan_static plan_weights prepare_static quantize_dynamic quantize_float16 quantize_static quantize_weights",
     "quantkit.api.report": "ReportFiles write_report",
-    "quantkit.api.tune": "tune",
+    "quantkit.api.tune": "compress tune",
     "quantkit.api.verify": "verify_file",
     "quantkit.api.view": "ViewFiles view_model",
     "quantkit.calibration": "Calibration",
@@ -110,7 +111,7 @@ _PUBLIC = {
     "quantkit.quantize.plan": "Plan",
     "quantkit.quantize.rewrite.simplify.plugins": "ModelPass",
     "quantkit.result": "Result load_result",
-    "quantkit.settings": "BatchSettings DataSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
+    "quantkit.settings": "BatchSettings CompressSettings DataSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
     "quantkit.spec": "QInt8 QUInt8 QuantType",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -1,4 +1,4 @@
-"""`tune`: the fastest file of a model that keeps a budget of accuracy, time and size."""
+"""`tune` and `compress`: the fastest or smallest file of a model that keeps a budget of accuracy, time and size."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from quantkit.pipeline.tune import Tuned, TuneJob
 from quantkit.pipeline.tune import tune as work
 from quantkit.pipeline.tune.folder import places_in
 from quantkit.settings import (
+    CompressSettings,
     DataSettings,
     EvaluateSettings,
     Percent,
@@ -80,8 +81,6 @@ def tune(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    if not isinstance(data, str | Path):
-        check_data(data)
     budget = TuneSettings(
         max_drop=_drop(max_drop),
         max_latency=max_latency,
@@ -92,19 +91,110 @@ def tune(  # noqa: PLR0913 - one parameter per question
     )
     recipe = Recipe(
         data=sample_settings(settings, limit=limit, memory=memory),
-        tune=budget,
         static=static or StaticSettings(),
         evaluate=EvaluateSettings(metric=metric, pairs=pairs, answer=answer),
     )
+    return _searched(
+        model, data, output, budget, recipe, skip_bad=skip_bad, scheduler=scheduler, again=again
+    )
+
+
+@checked_kinds
+def compress(  # noqa: PLR0913 - one parameter per question
+    model: str | Path,
+    data: object,
+    output: str | Path,
+    *,
+    max_drop: float | str | None = None,
+    max_latency: float | None = None,
+    max_size: float | None = None,
+    goal: str = "speed",
+    minutes: float = 30.0,
+    candidates: int | None = None,
+    seed: int = 0,
+    metric: str | None = None,
+    pairs: bool = False,
+    answer: str | None = None,
+    static: StaticSettings | None = None,
+    settings: DataSettings | None = None,
+    limit: int | None = None,
+    memory: int | str | None = None,
+    skip_bad: bool = False,
+    again: bool = False,
+) -> Tuned:
+    """Search over all forms and their combinations for the fastest or smallest file that keeps a budget.
+
+    It begins as `tune` does, and goes on with fewer bits, and with steps that make the model itself smaller before it is
+    quantized. Samples, losses and files are those of `tune`; recipe.json says how each file was made.
+
+    Args:
+        model: The float32 model, a path.
+        data: As for `tune`.
+        output: As for `tune`.
+        max_drop: As for `tune`.
+        max_latency: As for `tune`.
+        max_size: As for `tune`.
+        goal: What counts within the budget: "speed" or "size".
+        minutes: How long to search.
+        candidates: As for `tune`.
+        seed: As for `tune`.
+        metric: As for `tune`.
+        pairs: As for `tune`.
+        answer: As for `tune`.
+        static: As for `tune`.
+        settings: As for `tune`.
+        limit: As for `tune`.
+        memory: As for `tune`.
+        skip_bad: As for `tune`.
+        again: As for `tune`.
+
+    Returns:
+        The candidates, the chosen one, whether the budget is met, and what limits it.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do.
+    """
+    budget = CompressSettings(
+        max_drop=_drop(max_drop),
+        max_latency=max_latency,
+        max_size=max_size,
+        goal=goal,  # type: ignore[arg-type]  # checked there
+        minutes=minutes,
+        candidates=candidates,
+        seed=seed,
+    )
+    recipe = Recipe(
+        data=sample_settings(settings, limit=limit, memory=memory),
+        static=static or StaticSettings(),
+        evaluate=EvaluateSettings(metric=metric, pairs=pairs, answer=answer),
+    )
+    return _searched(model, data, output, budget, recipe, skip_bad=skip_bad, again=again)
+
+
+def _searched(  # noqa: PLR0913 - one parameter per question
+    model: str | Path,
+    data: object,
+    output: str | Path,
+    budget: TuneSettings,
+    recipe: Recipe,
+    *,
+    skip_bad: bool,
+    again: bool,
+    scheduler: str | None = None,
+) -> Tuned:
+    if not isinstance(data, str | Path):
+        check_data(data)
+    name = "compress" if isinstance(budget, CompressSettings) else "tune"
     return tune_recipe(
         as_path(model, "model"),
         recipe,
         as_path(output, "output"),
+        budget,
         data=data,
         skip_bad=skip_bad,
         scheduler=scheduler,
         again=again,
-        command=f"quantkit.tune({str(model)!r}, ...)",
+        command=f"quantkit.{name}({str(model)!r}, ...)",
     )
 
 
@@ -112,6 +202,7 @@ def tune_recipe(  # noqa: PLR0913 - one parameter per question
     model: Path,
     recipe: Recipe,
     output: Path,
+    budget: TuneSettings,
     *,
     data: object = None,
     typed: bool = True,
@@ -125,9 +216,9 @@ def tune_recipe(  # noqa: PLR0913 - one parameter per question
 
     Args:
         model: The float32 model.
-        recipe: `tune` says what must be kept, `data` which samples, `static` what holds for every candidate, `evaluate` how
-            candidates are measured.
+        recipe: `data` says which samples, `static` what holds for every candidate, `evaluate` how candidates are measured.
         output: The folder of the search.
+        budget: What must be kept; its class says whether to tune or to compress.
         data: Samples instead of those of the recipe.
         typed: The user typed that folder. Others are only written into where quantkit wrote what is there.
         skip_bad: Leave out samples that cannot be read, instead of failing.
@@ -144,7 +235,7 @@ def tune_recipe(  # noqa: PLR0913 - one parameter per question
         source=model,
         data=recipe.data.path if data is None else data,
         output=output,
-        budget=recipe.tune,
+        budget=budget,
         samples=recipe.data,
         static=recipe.static,
         accuracy=AccuracyOptions(

@@ -25,7 +25,7 @@ from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
 from quantkit.cli.report import report
 from quantkit.cli.targets import targets
-from quantkit.cli.tune import tune
+from quantkit.cli.tune import compress, tune
 from quantkit.cli.verify import verify
 from quantkit.cli.view import view
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
@@ -55,7 +55,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, export, inspect, calibrate, tune, optimize)
+_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize)
 _JUDGING = (evaluate, report, gate, diff, view, verify, targets)
 _RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):

@@ -1,4 +1,4 @@
-"""`quantkit tune MODEL --data dir/ --max-drop 0.5% -o DIR`."""
+"""`quantkit tune MODEL --data dir/ --max-drop 0.5% -o DIR`, and `quantkit compress`, which searches further."""
 
 import shlex
 from dataclasses import replace
@@ -13,7 +13,14 @@ from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import DataFlags, JsonOption, ModelArgument, data_in, model_of
 from quantkit.cli.progress import watching
 from quantkit.errors import InterruptedRunError, UsageError
-from quantkit.settings import EvaluateSettings, StaticSettings, TuneSettings, load_recipe
+from quantkit.settings import (
+    CompressSettings,
+    EvaluateSettings,
+    Recipe,
+    StaticSettings,
+    TuneSettings,
+    load_recipe,
+)
 from quantkit.settings.declare import declared
 
 if TYPE_CHECKING:
@@ -32,6 +39,12 @@ class _Budget(Flags):
     kinds = (TuneSettings,)
 
 
+class _Goal(Flags):
+    """The same, and what counts within it."""
+
+    kinds = (CompressSettings,)
+
+
 class _Measured(Flags):
     """What is lost."""
 
@@ -46,12 +59,21 @@ class _Static(Flags):
     left_out = frozenset(declared(StaticSettings)) - {"target", "exclude", "measure"}
 
 
+_Extra = Annotated[Path | None, typer.Argument(hidden=True)]
+_Again = Annotated[
+    bool,
+    typer.Option(
+        "--again", rich_help_panel="Search", help="Start anew where another search stands."
+    ),
+]
+
+
 @expanded
 def tune(  # noqa: PLR0913 - one parameter a flag
     *,
     context: typer.Context,
     model: ModelArgument = None,
-    extra: Annotated[Path | None, typer.Argument(hidden=True)] = None,
+    extra: _Extra = None,
     samples: _Samples,
     budget: _Budget,
     measured: _Measured,
@@ -64,12 +86,7 @@ def tune(  # noqa: PLR0913 - one parameter a flag
             help="A dask scheduler whose workers make candidates; time is measured here.",
         ),
     ] = None,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again", rich_help_panel="Search", help="Start anew where another search stands."
-        ),
-    ] = False,
+    again: _Again = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest model within an accuracy budget, using separate data for selection and for the final check.
@@ -77,31 +94,100 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     Writes the best so far at any time, and every candidate. Interrupted? Rerun the same command to resume.
     Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
     """
+    recipe = load_recipe()
+    _search(
+        "tune",
+        context,
+        model=model,
+        extra=extra,
+        recipe=recipe,
+        budget=budget.over(recipe.tune),
+        typed="output" in budget.given,
+        samples=samples,
+        measured=measured,
+        static=static,
+        scheduler=scheduler,
+        again=again,
+        as_json=as_json,
+    )
+
+
+@expanded
+def compress(  # noqa: PLR0913 - one parameter a flag
+    *,
+    context: typer.Context,
+    model: ModelArgument = None,
+    extra: _Extra = None,
+    samples: _Samples,
+    budget: _Goal,
+    measured: _Measured,
+    static: _Static,
+    again: _Again = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the smallest or fastest model within an accuracy budget, over all forms and their combinations.
+
+    It begins as tune does, goes on with fewer bits, and with steps that make the model itself smaller. Writes the best so
+    far at any time, and every candidate. Interrupted? Rerun the same command to resume.
+    Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
+    """
+    recipe = load_recipe()
+    _search(
+        "compress",
+        context,
+        model=model,
+        extra=extra,
+        recipe=recipe,
+        budget=budget.over(recipe.compress),
+        typed="output" in budget.given,
+        samples=samples,
+        measured=measured,
+        static=static,
+        again=again,
+        as_json=as_json,
+    )
+
+
+def _search(  # noqa: PLR0913 - one parameter a flag
+    name: str,
+    context: typer.Context,
+    *,
+    model: Path | None,
+    extra: Path | None,
+    recipe: Recipe,
+    budget: TuneSettings,
+    typed: bool,
+    samples: _Samples,
+    measured: _Measured,
+    static: _Static,
+    again: bool,
+    as_json: bool,
+    scheduler: str | None = None,
+) -> None:
     from quantkit.api.tune import tune_recipe
 
     if extra is not None:
         raise UsageError(
-            f"tune writes a folder with every candidate, not '{extra}': add -o DIR; the best one is DIR/model.onnx."
+            f"{name} writes a folder with every candidate, not '{extra}': add -o DIR; the best one is DIR/model.onnx."
         )
-    recipe = load_recipe()
-    source = model_of(model, recipe, "quantkit tune MODEL --data DIR")
+    source = model_of(model, recipe, f"quantkit {name} MODEL --data DIR")
     refuse_code(recipe, measured.given.get("metric"))
     recipe = replace(
         recipe,
         data=samples.over_recipe(recipe.data),
-        tune=budget.over(recipe.tune),
         evaluate=measured.over(recipe.evaluate),
         static=static.over(recipe.static),
     )
     data_in(recipe.data)
-    folder = recipe.tune.output or Path("tuned")
+    folder = budget.folder
     try:
         with watching(quiet=as_json, doing="Running") as monitor:
             found = tune_recipe(
                 source,
                 recipe,
                 folder,
-                typed="output" in budget.given,
+                budget,
+                typed=typed,
                 skip_bad=samples.skip_bad,
                 scheduler=scheduler,
                 again=again,
@@ -136,8 +222,16 @@ def _print(found: "Tuned") -> None:
     colour = "green" if found.outcome == "pass" else "yellow" if found.met else "red"
     marked(f"[{colour}]{found.outcome}[/]: candidate {found.chosen} {met} on held-out samples")
     line(found.sentence)
-    for name in ("model.onnx", "plan.json", "quantkit.toml", "result.json", "report.html"):
-        line(f"wrote {found.folder / name}")
+    for name in (
+        "model.onnx",
+        "recipe.json",
+        "plan.json",
+        "quantkit.toml",
+        "result.json",
+        "report.html",
+    ):
+        if (found.folder / name).exists():
+            line(f"wrote {found.folder / name}")
 
 
 def _row(one: "Candidate", found: "Tuned") -> tuple[str, ...]:

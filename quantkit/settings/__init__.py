@@ -25,6 +25,7 @@ from quantkit.settings.evaluate import metric_plugins as metric_plugins
 from quantkit.settings.export import ExportSettings as ExportSettings
 from quantkit.settings.float16 import Float16Settings as Float16Settings
 from quantkit.settings.float16 import HalfType as HalfType
+from quantkit.settings.gate import CompressSettings as CompressSettings
 from quantkit.settings.gate import GateSettings as GateSettings
 from quantkit.settings.gate import TuneSettings as TuneSettings
 from quantkit.settings.gate import objections as objections

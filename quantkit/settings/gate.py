@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Drop, Names, Settings, Share, setting
@@ -121,6 +121,11 @@ class TuneSettings(Settings):
     output: Path | None = setting("Where to write. Default: tuned.", "DIR", flag="--output -o")
 
     @property
+    def folder(self) -> Path:
+        """Where to write."""
+        return self.output or Path("tuned")
+
+    @property
     def has_budget(self) -> bool:
         """Whether there is any limit to keep."""
         return any(limit is not None for limit in (self.max_drop, self.max_latency, self.max_size))
@@ -137,3 +142,24 @@ class TuneSettings(Settings):
             else self.max_latency,
             min_size_reduction=gate.min_size_reduction if smaller is None else smaller,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressSettings(TuneSettings):
+    """The same for a search that may also change the model before it is quantized, and use fewer bits.
+
+    `goal` says what the best of the files that keep the budget has least of.
+    """
+
+    goal: Literal["speed", "size"] = _search(
+        "What counts within the budget: speed (default) or size.", "WHAT", default="speed"
+    )
+    minutes: float = _search(
+        "How long to search. Default: 30.", "N", default=30.0, gt=0, le=_MOST_MINUTES
+    )
+    output: Path | None = setting("Where to write. Default: compressed.", "DIR", flag="--output -o")
+
+    @property
+    def folder(self) -> Path:
+        """Where to write."""
+        return self.output or Path("compressed")

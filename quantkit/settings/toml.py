@@ -13,7 +13,7 @@ from quantkit.settings.data import CalibrateSettings, DataSettings
 from quantkit.settings.declare import Settings, Table, closest, declared, setting, table, tables
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.float16 import Float16Settings
-from quantkit.settings.gate import GateSettings, TuneSettings
+from quantkit.settings.gate import CompressSettings, GateSettings, TuneSettings
 from quantkit.settings.integers import StaticSettings
 from quantkit.settings.package import PackageSettings
 from quantkit.settings.serve import ServeSettings
@@ -39,6 +39,7 @@ class Recipe(Settings):
     evaluate: EvaluateSettings = table(EvaluateSettings)
     gate: GateSettings = table(GateSettings)
     tune: TuneSettings = table(TuneSettings)
+    compress: CompressSettings = table(CompressSettings)
     weights: WeightsSettings = table(WeightsSettings)
     serve: ServeSettings = table(ServeSettings)
     package: PackageSettings = table(PackageSettings)

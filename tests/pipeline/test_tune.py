@@ -23,8 +23,7 @@ from quantkit.cli.app import run as command
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.scorer import Mean
 from quantkit.pipeline.partial import only_run
-from quantkit.pipeline.tune.samples import split
-from quantkit.pipeline.tune.search import (
+from quantkit.pipeline.tune.choice import (
     BASES,
     Budget,
     Choice,
@@ -32,8 +31,9 @@ from quantkit.pipeline.tune.search import (
     best_of,
     frontier_of,
     limits,
-    next_choices,
 )
+from quantkit.pipeline.tune.samples import split
+from quantkit.pipeline.tune.search import next_choices
 from quantkit.pipeline.tune.trial import sample_losses
 from quantkit.result import load_result
 from quantkit.settings import (

@@ -13,9 +13,9 @@ from quantkit.pipeline.measure import decide
 from quantkit.pipeline.plan_prepared import format_of, planner_of
 from quantkit.pipeline.plan_search import assumed_costs
 from quantkit.pipeline.prepared import Prepared
+from quantkit.pipeline.tune.choice import Choice
 from quantkit.pipeline.tune.folder import Family
-from quantkit.pipeline.tune.search import Choice
-from quantkit.pipeline.tune.trial import plan_for
+from quantkit.pipeline.tune.make import plan_for
 from quantkit.quantize.plan import Mode, Plan, SolvedIntegers
 from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
 from quantkit.quantize.plan.model import Kept

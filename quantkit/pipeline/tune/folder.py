@@ -1,8 +1,9 @@
 """What a search leaves in its folder, so that another run of the same command goes on with it.
 
     tune.json                  what is searched: digests of model and data, settings, versions; the family of plans
-    candidates/NN/             model.onnx, plan.json, quantkit.toml, candidate.json: whole, or not there
-    model.onnx, plan.json, quantkit.toml   of the best candidate so far
+    steps/NAME+NAME/           model.onnx: what steps make of the float model
+    candidates/NN/             model.onnx, recipe.json, candidate.json: whole, or not there; plan.json and quantkit.toml of a plan
+    model.onnx, recipe.json, plan.json, quantkit.toml   of the best candidate so far
     result.json, report.html, report.md    of the frontier, when the search is over
 
 Everything takes its place by a rename.
@@ -10,27 +11,28 @@ Everything takes its place by a rename.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from quantkit.errors import OutputError, UsageError, as_os_error
-from quantkit.files import replace_text, replacing, scratch
+from quantkit.files import check_folder, digest_of, replace_text, replacing, scratch
 from quantkit.model.graph.load import model_files
-from quantkit.pipeline.tune.search import Choice
+from quantkit.pipeline.chain import CHAIN
+from quantkit.pipeline.tune.choice import Choice
 from quantkit.quantize.plan.model import Kept, Mode
 from quantkit.reasons import Reason
 from quantkit.result import Interval
 from quantkit.settings import RECIPE_NAME
 
 MODEL, PLAN, CANDIDATE = "model.onnx", "plan.json", "candidate.json"
-_INDEX, _CANDIDATES, _WORK = "tune.json", "candidates", "work"
-_OWN = (MODEL, PLAN, RECIPE_NAME, "result.json", "report.html", "report.md")
+_INDEX, _CANDIDATES, _BASES, _WORK = "tune.json", "candidates", "steps", "work"
+_MAKING = (CHAIN, PLAN, RECIPE_NAME)  # what says how a candidate is made
+_OWN = (MODEL, *_MAKING, "result.json", "report.html", "report.md")
 _FORMAT = "quantkit.tune.1"
 _BLOCK = 1 << 20
 
@@ -109,10 +111,18 @@ class TuneFolder:
     path: Path
     identity: Mapping[str, Any]
 
+    def prepared(self, before: tuple[str, ...]) -> Path:
+        """Return where the preparation of what steps make is kept until the search is over."""
+        return self.path / _WORK / "+".join(("prepared", *before))
+
     @property
-    def prepared(self) -> Path:
-        """Where the preparation is kept until the search is over."""
-        return self.path / _WORK / "prepared"
+    def bases(self) -> Path:
+        """Where the models are that steps make."""
+        return self.path / _BASES
+
+    def base(self, before: tuple[str, ...]) -> Path:
+        """Return the file of the model that steps make."""
+        return self.bases / "+".join(before) / MODEL
 
     def check(self, *, again: bool) -> None:
         """Refuse a folder in which another search stands; `again`: what stands there is to go.
@@ -143,7 +153,7 @@ class TuneFolder:
                     f"'{index}' cannot be read, or is another version's: give another -o, or --again to start anew there."
                 )
             return
-        for name in (_INDEX, _CANDIDATES, *_OWN):
+        for name in (_INDEX, _CANDIDATES, _BASES, *_OWN):
             if (self.path / name).exists():
                 raise UsageError(
                     f"'{self.path / name}' was not written by a search, and would be overwritten: give another -o."
@@ -165,7 +175,7 @@ class TuneFolder:
 
     def clear(self) -> None:
         """Remove what a search wrote; last what tells that a search wrote it."""
-        for name in (_CANDIDATES, _WORK):
+        for name in (_CANDIDATES, _BASES, _WORK):
             shutil.rmtree(self.path / name, ignore_errors=True)
         own = (self.path / name for name in (*_OWN, _INDEX))
         for file in (*self.path.glob(f"{MODEL}.*.data"), *own):
@@ -249,12 +259,17 @@ class TuneFolder:
 
         Args:
             best: The candidate.
-            recipe: The text of its quantkit.toml, as it reads there.
+            recipe: The text of its quantkit.toml, as it reads there; "": it has none.
         """
         if best.path is None:
             return
-        replace_text(self.path / PLAN, (best.path.parent / PLAN).read_text(encoding="utf-8"))
-        replace_text(self.path / RECIPE_NAME, recipe)
+        for name in _MAKING:
+            own = best.path.parent / name
+            if own.is_file():
+                text = recipe if name == RECIPE_NAME else own.read_text(encoding="utf-8")
+                replace_text(self.path / name, text)
+            else:
+                (self.path / name).unlink(missing_ok=True)
         external = [file for file in model_files(best.path) if file != best.path]
         for file in (*external, best.path):
             _copy(file, self.path / file.name)
@@ -282,9 +297,14 @@ def _kept_of(mode: str | None, **reason: Any) -> Kept:
     )
 
 
+def check_place(output: Path, read: Sequence[Path]) -> None:
+    """Refuse a folder in which a search would overwrite what is read, or that is none."""
+    check_folder(output, (*_OWN, _INDEX), read)
+
+
 def places_in(folder: Path) -> tuple[Path, ...]:
     """Return the files and folders that a search writes in its folder."""
-    return tuple(folder / name for name in (_INDEX, _CANDIDATES, _WORK, *_OWN))
+    return tuple(folder / name for name in (_INDEX, _CANDIDATES, _BASES, _WORK, *_OWN))
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -292,12 +312,3 @@ def _copy(source: Path, target: Path) -> None:
         return
     with replacing(target) as file, source.open("rb") as read:
         shutil.copyfileobj(read, file, _BLOCK)
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    digest = sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

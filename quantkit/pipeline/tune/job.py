@@ -8,17 +8,19 @@ from typing import Any
 
 import msgspec
 
-from quantkit.calibration.collect import CalibrateOptions
+from quantkit.calibration.collect import MOST_SAMPLES, CalibrateOptions
 from quantkit.evaluate.accuracy import AccuracyOptions
 from quantkit.evaluate.latency import Lab
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
 from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.prepared import Job
+from quantkit.pipeline.tune.choice import Budget
 from quantkit.pipeline.tune.samples import Split
-from quantkit.pipeline.tune.search import Budget
-from quantkit.settings import DataSettings, Recipe, StaticSettings, TuneSettings
+from quantkit.settings import CompressSettings, DataSettings, Recipe, StaticSettings, TuneSettings
 from quantkit.settings.record import to_record
+
+_FITTED = 10_000  # samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class TuneJob:
         source: The float model.
         data: Samples: a path, or a Python object with random access.
         output: The folder that is written.
-        budget: What must be kept, and how long to search.
+        budget: What must be kept, and how long to search; its class says whether there are steps.
         samples: Which samples, and how they are prepared; the seed is the budget's.
         static: What holds for every candidate.
         accuracy: Metric, pairs, answer, and whether samples that cannot be read are left out.
@@ -71,18 +73,43 @@ class TuneJob:
         given = self.budget
         drop = None if given.max_drop is None else float(given.max_drop)
         return Budget(
-            drop=drop, latency=given.max_latency, size=given.max_size, most=given.candidates
+            drop=drop,
+            latency=given.max_latency,
+            size=given.max_size,
+            most=given.candidates,
+            goal=given.goal if isinstance(given, CompressSettings) else "speed",
         )
 
-    def static_job(self, split: Split) -> Job[StaticSettings]:
-        """Return the static quantization that every candidate begins with."""
+    @property
+    def has_steps(self) -> bool:
+        """Whether the float model may be changed before it is quantized, and weights have fewer bits: `compress`, not `tune`."""
+        return isinstance(self.budget, CompressSettings)
+
+    @property
+    def most_fitted(self) -> int:
+        """How many samples may be fitted to: steps have use for more than ranges."""
+        return _FITTED if self.has_steps else MOST_SAMPLES
+
+    def job_for(self, source: Path, options: Any, split: Split) -> Job[Any]:
+        """Return what a form is asked for.
+
+        Args:
+            source: The model that it is for.
+            options: The settings of the form.
+            split: Which samples it may use.
+        """
+        few = isinstance(options, StaticSettings)
         return Job(
-            source=self.source,
+            source=source,
             data=self.data,
-            options=self.static,
+            options=options,
             calibrate=CalibrateOptions(skip_bad=self.accuracy.skip_bad),
-            settings=self._calibrated(split),
+            settings=self._calibrated(split) if few else self._fitted(split),
         )
+
+    def static_job(self, source: Path, split: Split) -> Job[StaticSettings]:
+        """Return the static quantization that every candidate of a float model begins with."""
+        return self.job_for(source, self.static, split)
 
     def recipe_of(self, split: Split) -> Recipe:
         """Return the quantkit.toml of every candidate."""
@@ -95,6 +122,9 @@ class TuneJob:
         )
 
     def _calibrated(self, split: Split) -> DataSettings:
+        return replace(self._fitted(split), limit=min(MOST_SAMPLES, len(split.calibration)))
+
+    def _fitted(self, split: Split) -> DataSettings:
         return replace(self.seeded, limit=len(split.calibration))
 
     def identity(self, loaded: LoadedModel, contents: str) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from quantkit.evaluate.gate import judge, rules_of, with_verdicts
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
 from quantkit.pipeline.evaluation_folder import write_evaluation
+from quantkit.pipeline.tune.choice import Choice, Figures, best_of, frontier_of, keeps, limits
 from quantkit.pipeline.tune.folder import MODEL, Candidate, TuneFolder
 from quantkit.pipeline.tune.job import TuneJob
+from quantkit.pipeline.tune.make import recipe_for
 from quantkit.pipeline.tune.samples import Split
-from quantkit.pipeline.tune.search import Choice, Figures, best_of, frontier_of, keeps, limits
 from quantkit.result import Evaluated, Latency, Result, Trial, Tuning, Verdict, load_result
 from quantkit.settings import GateSettings, Percent
+from quantkit.text import counted
 
 JUDGED = 6  # files of the frontier that are judged
 _KEPT = ("pass", "undecided")  # outcomes by which the estimate is within the budget
@@ -88,6 +90,7 @@ class FinalCheck:
         candidates: All candidates by what makes them, in order.
         figures: The same as the search sees them.
         stopped: Time ran out before the border of the budget was found.
+        left_out: Which steps were not tried, and why.
         monitor: Told what is done.
     """
 
@@ -98,6 +101,7 @@ class FinalCheck:
     candidates: Mapping[Choice, Candidate]
     figures: Mapping[Choice, Figures]
     stopped: bool
+    left_out: tuple[str, ...]
     monitor: Monitor
 
     def judged(self) -> Tuned:
@@ -106,20 +110,27 @@ class FinalCheck:
         best = best_of(known, self.job.limits)
         if best is None:
             raise QuantkitError(self._nothing())
-        front = [self.candidates[choice] for choice in frontier_of(known)]
-        chosen = self.candidates[best]
-        if chosen not in front:
-            front.append(chosen)
-        few = [one for one in front if one is chosen or front.index(one) < JUDGED]
-        before, result = self._evaluated([one.name for one in few])
-        number = next(n for n, m in enumerate(result.candidates) if m.name == chosen.name)
-        own = result.candidates[number]
-        measure = _Measure.of(own, self.job.budget.max_drop)
+        front = list(dict.fromkeys([*frontier_of(known), best]))
+        ranked = self._ranked(front, best)
+        few = [one for one in front if ranked.index(one) < JUDGED]
+        before, result = self._evaluated([self.candidates[one].name for one in few])
+        measure = _Measure.of(result.candidates[0], self.job.budget.max_drop)
         rules = rules_of(self._rules(measure))
         verdicts = judge(result, rules)
-        verdict = verdicts[number]
-        met = keeps(known[best], self.job.limits) and verdict.outcome in _KEPT
+        of = dict(zip(few, verdicts, strict=True))
+        passing = [c for c in ranked if c in of and self._passes(c, of[c])]
+        refuted = 0
+        if (
+            self.job.has_steps and passing
+        ):  # many recipes are tried: the best by chance is not the best
+            refuted = ranked.index(passing[0])
+            best = passing[0]
+            self._put(best)
+        chosen, verdict, met = self.candidates[best], of[best], best in passing
+        own = result.candidates[few.index(best)]
         sentence = self._sentence(best, measure, verdict)
+        if refuted:
+            sentence += f" {counted(refuted, 'recipe')} that seemed better exceeded the budget on held-out samples."
         if not met and (other := next((v for v in verdicts if v.outcome in _KEPT), None)):
             sentence += f" Candidate {other.candidate} keeps it by those samples."
         final = {model.name: model.typical_latency for model in result.candidates}
@@ -128,12 +139,12 @@ class FinalCheck:
         result = with_verdicts(replace(result, tuning=tuning), rules)
         if result != before:
             write_evaluation(result, self.folder.path)
-            self.folder.put_judged([one.name for one in few])
+            self.folder.put_judged([self.candidates[one].name for one in few])
         return Tuned(
             folder=self.folder.path,
             candidates=made,
             chosen=chosen.name,
-            frontier=tuple(one.name for one in front),
+            frontier=tuple(self.candidates[one].name for one in front),
             met=met,
             outcome=verdict.outcome,
             result=result,
@@ -144,6 +155,22 @@ class FinalCheck:
             stopped=self.stopped,
             seconds=tuning.seconds,
         )
+
+    def _ranked(self, front: Sequence[Choice], best: Choice) -> list[Choice]:
+        """Return the frontier by the samples that chose: the best, others that keep the budget, the rest."""
+        known, budget = self.figures, self.job.limits
+        return sorted(
+            front, key=lambda c: (c != best, not keeps(known[c], budget), budget.worth(known[c]))
+        )
+
+    def _passes(self, choice: Choice, verdict: Verdict) -> bool:
+        """Say whether a candidate keeps the budget, by the samples that chose, and no less by those that judge."""
+        return keeps(self.figures[choice], self.job.limits) and verdict.outcome in _KEPT
+
+    def _put(self, best: Choice) -> None:
+        recipe, path = self.job.recipe_of(self.split), self.folder.path
+        text = recipe_for(recipe, best, path) if best.follows_plan else ""
+        self.folder.put_best(self.candidates[best], text)
 
     def _tuning(
         self,
@@ -193,7 +220,7 @@ class FinalCheck:
         options = EvaluateOptions(
             accuracy=replace(self.job.accuracy, only=self.split.judging),
             skip=_LEFT_OUT if self.job.timed else _LEFT_OUT | {"latency"},
-            title=f"{self.job.source.name}, tuned",
+            title=f"{self.job.source.name}, {'compressed' if self.job.has_steps else 'tuned'}",
             command=self.job.command,
             recipe=self.job.recipe,
         )
@@ -224,9 +251,17 @@ class FinalCheck:
             return f"The budget is not met on held-out samples: {broken}."
         found = limits(known, best, budget)
         if found is None:
-            return "No faster candidate was found, even ignoring accuracy."
-        more, share = found
-        return f"Allowing {measure.amount(more)} more would save {share:.0%} of the run time."
+            better = "faster" if budget.goal == "speed" else "smaller"
+            said = f"No {better} candidate was found, even ignoring accuracy."
+        else:
+            more, share = found
+            what = "run time" if budget.goal == "speed" else "size"
+            said = f"Allowing {measure.amount(more)} more would save {share:.0%} of the {what}."
+        if self.job.has_steps and self.stopped:
+            return (
+                f"Time ended the search before all recipes were tried: {said[0].lower()}{said[1:]}"
+            )
+        return said
 
     def _unmet(self, measure: "_Measure") -> str:
         """Say which limits no candidate keeps, and what the best there is reaches."""
@@ -264,6 +299,7 @@ class FinalCheck:
         for one in self.candidates.values():
             if one.note:
                 yield f"Candidate {one.name} ({one.choice}) could not be made: {one.note}"
+        yield from self.left_out
         if self.stopped:
             yield "Time limit reached; rerun with a larger --minutes to continue."
 

@@ -10,44 +10,29 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from quantkit.calibration.distributed import cluster, run_each, workers_of
 from quantkit.calibration.monitor import Monitor, Silent
-from quantkit.errors import QuantkitError, UsageError
-from quantkit.evaluate.latency import measure_latency
-from quantkit.files import check_folder
+from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.model.graph.load import LoadedModel
-from quantkit.pipeline.evaluation_folder import WRITTEN
 from quantkit.pipeline.partial import only_run
-from quantkit.pipeline.prepare import prepare_model
-from quantkit.pipeline.prepared import Prepared
-from quantkit.pipeline.saved import load_prepared, save_prepared
+from quantkit.pipeline.tune.bases import Bases
+from quantkit.pipeline.tune.choice import Choice, Figures, best_of
 from quantkit.pipeline.tune.family import first_of_family, whole_family
-from quantkit.pipeline.tune.folder import MODEL, PLAN, Candidate, Family, TuneFolder
+from quantkit.pipeline.tune.folder import Candidate, Family, TuneFolder, check_place
 from quantkit.pipeline.tune.job import TuneJob
 from quantkit.pipeline.tune.judge import JUDGED, FinalCheck, Tuned
+from quantkit.pipeline.tune.make import CandidateJob, recipe_for, settings_for
+from quantkit.pipeline.tune.moves import Step
 from quantkit.pipeline.tune.samples import Split, divide
-from quantkit.pipeline.tune.search import (
-    Choice,
-    Figures,
-    best_of,
-    moves_on,
-    next_choices,
-)
-from quantkit.pipeline.tune.trial import (
-    CandidateJob,
-    make_candidate,
-    make_saved,
-    recipe_for,
-    write_candidate,
-)
+from quantkit.pipeline.tune.search import moves_on, next_choices
+from quantkit.pipeline.tune.steps import steps_for
+from quantkit.pipeline.tune.trial import make_candidate, make_saved, timed, write_candidate
 from quantkit.runtime.session import load_model
-from quantkit.settings import (
-    RECIPE_NAME,
-)
 
 _TIMING = 4.0  # seconds that timing a model takes at the end
 
@@ -80,17 +65,30 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
     read = [*loaded.files, *([Path(job.data)] if isinstance(job.data, str | Path) else [])]
     if any(path.exists() and job.output.exists() and path.samefile(job.output) for path in read):
         raise UsageError(f"'{job.output}' is what is read: choose another folder to write to.")
-    check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
+    check_place(job.output, read)
     monitor.stage("Looking at the samples")
-    divided, contents = divide(loaded, job.data, job.seeded, job.accuracy, monitor)
+    divided, contents = divide(
+        loaded, job.data, job.seeded, job.accuracy, monitor, most=job.most_fitted
+    )
     folder = TuneFolder(path=job.output, identity=job.identity(loaded, contents))
     folder.check(again=job.again)
+    watch = _Watch(monitor, started + 60 * job.budget.minutes)
+    steps, left_out = steps_for(loaded) if job.has_steps else ((), ())
     search = _Search(
         job=job,
         loaded=loaded,
         split=divided,
         folder=folder,
-        watch=_Watch(monitor, started + 60 * job.budget.minutes),
+        watch=watch,
+        steps=steps,
+        left_out=left_out,
+        bases=Bases(
+            job=job,
+            split=divided,
+            folder=folder,
+            steps={one.name: one.settings for one in steps},
+            monitor=watch,
+        ),
     )
     was_there = job.output.exists()
     job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -145,25 +143,28 @@ class _Search:
     split: Split
     folder: TuneFolder
     watch: "_Watch"
+    bases: Bases
+    steps: tuple[Step, ...] = ()
+    left_out: tuple[str, ...] = ()
     made: dict[Choice, Candidate] = field(default_factory=dict)
     family: Family = field(default_factory=lambda: Family(kept=(), noises=()))
     stopped: bool = False
-    _prepared: Prepared | None = None
 
     def run(self) -> Tuned:
         """Search until the border of the budget is found or time is over, then judge."""
         if self.job.again or not self.job.output.exists():
-            self.prepared()  # what is wrong with the data is said before anything is written
+            self._prepare()  # what is wrong with the data is said before anything is written
         self.folder.begin(again=self.job.again)
         self.made = {c.choice: c for c in self.folder.candidates()}
         self.family = self.folder.family() or self._fastest()
-        self._share(must=self.job.scheduler is not None)
+        if not self._is_over():
+            self.bases.save(must=self.job.scheduler is not None)
         for choice, one in self.made.items():
             if one.path is not None and one.latency is None:  # killed before it was timed
                 self.made[choice] = self._timed(one)
         with self._workers() as client:
             while choices := self._next(client):
-                if self._is_late():
+                if self._is_late(choices):
                     self.stopped = True
                     break
                 for made in self._make(choices, client):
@@ -178,48 +179,29 @@ class _Search:
             candidates=self.made,
             figures=self.figures(),
             stopped=self.stopped,
+            left_out=self.left_out,
             monitor=self.watch,
         ).judged()
 
-    def prepared(self) -> Prepared:
-        """Return the preparation, of an earlier run if there is one."""
-        if self._prepared is None:
-            self._prepared = self._found_prepared() or self._new_prepared()
-        return self._prepared
-
-    def _found_prepared(self) -> Prepared | None:
-        if not self.folder.prepared.exists() or self.job.again:
-            return None
-        try:
-            found = load_prepared(self.folder.prepared, self.job.source)
-            return replace(found, job=self.job.static_job(self.split))
-        except QuantkitError:
-            return None  # it is made again
-
-    def _new_prepared(self) -> Prepared:
+    def _prepare(self) -> None:
         self.watch.about = "Preparing"
-        job = self.job.static_job(self.split)
-        # Samples for the empirical correction are kept: some candidates ask for it.
-        recover = job.options.recover
-        asked = replace(recover, empirical=True) if recover.empirical == "auto" else recover
-        asked_job = replace(job, options=replace(job.options, recover=asked))
-        prepared = prepare_model(asked_job, self.watch)
+        self.bases.prepared()
         self.watch.about = ""
-        few = prepared.judged[: len(self.split.choosing)]
-        return replace(prepared, job=job, judged=few)
 
     def _next(self, client: Any) -> tuple[Choice, ...]:
         known = self.figures()
         together = 1 if client is None else max(1, len(workers_of(client)))
         if not self.family.whole and moves_on(known, self.job.limits):
             self._find_family()
+        budget, steps = self.job.limits, self.steps if self.job.has_steps else None
         return next_choices(
-            known, self.family.noises, self.job.limits, together, dynamic=self.family.dynamic
+            known, self.family.noises, budget, together, dynamic=self.family.dynamic, steps=steps
         )
 
     def _fastest(self) -> Family:
         """Return the family with its first plan alone, and keep it."""
-        found = first_of_family(self.prepared())
+        self._prepare()
+        found = first_of_family(self.bases.prepared())
         self.folder.put_family(found)
         return found
 
@@ -238,12 +220,12 @@ class _Search:
         """Measure what each rounding does to the outputs, and keep the plans that follow from it and from the costs."""
         self.watch.about = "What each layer loses"
         self.watch.stage("Measuring")
-        self.family = whole_family(self.family, self.prepared())
+        self.family = whole_family(self.family, self.bases.prepared())
         self.watch.about = ""
         self.folder.put_family(self.family)
 
-    def _is_late(self) -> bool:
-        """Say whether another candidate would leave no time to judge, as long as the others took; the first always is made."""
+    def _is_late(self, choices: Sequence[Choice]) -> bool:
+        """Say whether others would leave no time to judge, as long as those before took; the first always is made."""
         ran = [one for one in self.made.values() if one.path is not None]
         if not ran:
             return False
@@ -254,7 +236,16 @@ class _Search:
         judging = models * (
             a_sample * len(self.split.judging) / 2 + (_TIMING if self.job.timed else 0)
         )
+        took = max(took, *(60 * self._minutes(choice) for choice in choices))
         return self.watch.left < took + min(judging, 30 * self.job.budget.minutes)
+
+    def _minutes(self, choice: Choice) -> float:
+        """Return how long the steps of a recipe take that are not there yet."""
+        names = {
+            self.folder.base(choice.before[: n + 1]): name for n, name in enumerate(choice.before)
+        }
+        minutes = {step.name: step.minutes for step in self.steps}
+        return sum(minutes[name] for file, name in names.items() if not file.exists())
 
     def _workers(self) -> AbstractContextManager[Any]:
         if self.job.scheduler is None:
@@ -264,71 +255,83 @@ class _Search:
         return cluster(self.job.scheduler, self.watch.stage)
 
     def _make(self, choices: Sequence[Choice], client: Any) -> Iterator[Candidate]:
-        jobs = [self._candidate_job(choice, number) for number, choice in enumerate(choices)]
         if client is None:
-            for one in jobs:
-                self.watch.about = f"Candidate {one.name} ({one.choice})"
-                yield make_candidate(one, self.prepared(), self.watch)
+            for choice in choices:
+                yield self._make_here(choice)
         else:
+            jobs = [self._candidate_job(choice, number) for number, choice in enumerate(choices)]
             self.watch.stage(f"{len(jobs)} candidates on {self.job.scheduler}")
             # One after the other when all are there: time is measured while nobody works.
             yield from sorted(run_each(client, make_saved, jobs), key=lambda made: made.name)
         self.watch.about = ""
 
-    def _share(self, *, must: bool) -> None:
-        """Keep the preparation where workers, or another run, find it; `must`: there is no other way."""
-        if self.folder.prepared.exists() or self._is_over():
-            return
-        self.folder.prepared.parent.mkdir(exist_ok=True)
-        try:
-            save_prepared(self.prepared(), self.folder.prepared)
-        except QuantkitError:  # no room, or too large: another run prepares it again
-            if must:
-                raise
-
     def _is_over(self) -> bool:
         """Say whether an earlier run has judged what it found: then nothing needs to be prepared, unless more is made."""
         return self.folder.judged() is not None and bool(self.made)
 
-    def _candidate_job(self, choice: Choice, number: int) -> CandidateJob:
+    def _make_here(self, choice: Choice) -> Candidate:
+        """Make a candidate in this process, and what it is quantized from; where a step fails, so does the candidate."""
+        name, started = self._free_name(0), time.monotonic()
+        self.watch.about = f"Candidate {name} ({choice})"
+        try:
+            self.bases.path(choice.before)
+        except DataError:
+            raise
+        except QuantkitError as e:
+            took = round(time.monotonic() - started, 3)
+            one = Candidate(name=name, choice=choice, note=str(e), seconds=took)
+            with self.folder.new_candidate(name) as place:
+                write_candidate(one, place)
+            return one
+        job = self._candidate_job(choice, 0)
+        made = make_candidate(job, partial(self.bases.prepared, choice.before), self.watch)
+        if choice.before:  # with what its steps took
+            made = replace(made, seconds=round(time.monotonic() - started, 3))
+            write_candidate(made, self.folder.place(name))
+        return made
+
+    def _free_name(self, number: int) -> str:
         taken = {one.name for one in self.made.values()}
         free = (name for n in count(1) if (name := f"{n:02}") not in taken)
+        return next(islice(free, number, None))
+
+    def _candidate_job(self, choice: Choice, number: int) -> CandidateJob:
+        in_family = choice.form == "static" and choice.follows_plan
+        base = self.bases.path(choice.before)
+        recipe, options = self.job.recipe_of(self.split), settings_for(choice)
+        form = None if options is None else self.job.job_for(base, options, self.split)
         return CandidateJob(
-            name=next(islice(free, number, None)),
+            name=self._free_name(number),
             choice=choice,
-            kept=self.family.kept[choice.point] if choice.form == "static" else {},
-            predicted=self.family.seconds[choice.point] if choice.form == "static" else None,
+            kept=self.family.kept[choice.point] if in_family else {},
+            predicted=self.family.seconds[choice.point] if in_family else None,
             source=self.job.source.absolute(),
-            data=self.job.recipe_of(self.split).data.path or self.job.data,
+            base=base,
+            files=tuple(self.bases.files(choice.before)),
+            form=form,
+            data=recipe.data.path or self.job.data,
             samples=self.job.seeded,
             accuracy=replace(self.job.accuracy, only=self.split.choosing),
+            nbytes=self.loaded.nbytes,
             limit=self.job.budget.max_drop,
             alpha=1 - self.job.budget.confidence,
             folder=replace(self.folder, path=self.folder.path.absolute()),
-            recipe=self.job.recipe_of(self.split),
+            recipe=recipe,
         )
 
     def _timed(self, one: Candidate) -> Candidate:
         """Time a candidate beside float, here and alone, and record it."""
-        feeds = self.prepared().judged if self.job.timed and one.path is not None else ()
-        if one.path is None or not feeds:
+        if one.path is None or not self.job.timed:
             return one
-        self.watch.about, begun = f"Candidate {one.name}", time.monotonic()
-        models = [("float", self.job.source), (one.name, one.path)]
-        timed = measure_latency(models, feeds, progress=self.watch.stage, lab=self.job.lab)
+        self.watch.about, feeds = f"Candidate {one.name}", self.bases.prepared().judged
+        found = timed(one, one.path, self.job, feeds, self.folder, self.watch)
         self.watch.about = ""
-        found = next(iter(timed.latency.get(one.name, ())), None)
-        if found is None:
-            return one
-        took = round(one.seconds + time.monotonic() - begun, 3)
-        one = replace(one, latency=found.ratio, latency_interval=found.ratio_interval, seconds=took)
-        write_candidate(one, self.folder.place(one.name))
-        return one
+        return found
 
     def _put_best(self) -> None:
         best = best_of(self.figures(), self.job.limits)
         if best is not None:
             one = self.made[best]
-            self.folder.put_best(
-                one, recipe_for(self.job.recipe_of(self.split), best, self.folder.path)
-            )
+            recipe = self.job.recipe_of(self.split)
+            text = recipe_for(recipe, best, self.folder.path) if best.follows_plan else ""
+            self.folder.put_best(one, text)

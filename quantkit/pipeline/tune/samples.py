@@ -63,7 +63,15 @@ class Split:
         return f"{used:,} samples{more}: {parts}{copies}"
 
 
-def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, seed: int) -> Split:
+def split(
+    mixed: Sequence[int],
+    digests: Mapping[int, object],
+    available: int,
+    seed: int,
+    *,
+    most: int = MOST_SAMPLES,
+    share: float = 0.25,
+) -> Split:
     """Divide samples into those that calibrate, choose and judge.
 
     Args:
@@ -71,6 +79,8 @@ def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, s
         digests: What names the contents of a sample; places without one are like no other.
         available: How many samples there are.
         seed: Of the order of the choosing part.
+        most: How many calibrate at most.
+        share: Of all samples, that calibrates.
 
     Raises:
         DataError: There are too few.
@@ -81,7 +91,7 @@ def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, s
             f"There {'is 1 sample' if total == 1 else f'are {total} samples'}, and {_FEWEST} are needed at least: one to "
             "calibrate with, one to choose by, one to judge by."
         )
-    first = min(MOST_SAMPLES, max(1, total // 4))
+    first = min(most, max(1, int(total * share)))
     calibration = tuple(mixed[:first])
     used = {digests[place] for place in calibration if place in digests}
     rest = [place for place in mixed[first:] if digests.get(place, place) not in used]
@@ -119,6 +129,7 @@ def divide(
     settings: DataSettings,
     accuracy: AccuracyOptions,
     monitor: Monitor,
+    **parts: Any,
 ) -> tuple[Split, str]:
     """Read every sample that will be used, and divide them; return also what names their contents and labels.
 
@@ -128,6 +139,7 @@ def divide(
         settings: Which samples, and how they are prepared.
         accuracy: Whether samples are pairs of texts, and whether those that cannot be read are left out.
         monitor: Told what the data is, before it is read.
+        parts: `most` and `share` of `split`.
 
     Raises:
         QuantkitError: The data cannot be read, can be read only once, or is too little.
@@ -149,20 +161,23 @@ def divide(
         pairs=accuracy.pairs,
         skip_bad=accuracy.skip_bad,
     )
-    parts = [part for part in source.parts if isinstance(part, Samples)]
-    if len(parts) < len(source.parts):
+    found = [part for part in source.parts if isinstance(part, Samples)]
+    if len(found) < len(source.parts):
         raise UsageError(
             "These samples can be read only once, and a search reads them often: give a path, or a list of them."
         )
-    monitor.data_found(parts[0].description)
+    monitor.data_found(found[0].description)
     mixed = order(
-        len(parts[0]), limit=settings.limit or _POOL, shuffle=settings.shuffle, seed=settings.seed
+        len(found[0]), limit=settings.limit or _POOL, shuffle=settings.shuffle, seed=settings.seed
     ).tolist()
     digests, named = dict[int, object](), [source.fingerprint()]
     for place, group in _each(source, mixed):
         digests[place] = tuple(sample_digest(sample.feeds) for sample in group)
         named.append(f"{digests[place]} {group[0].label}")
-    return split(list(digests), digests, len(parts[0]), settings.seed), digest(named)
+    return (
+        split(list(digests), digests, len(found[0]), settings.seed, **parts),
+        digest(named),
+    )
 
 
 def _each(source: SampleSource, places: Sequence[int]) -> Iterator[tuple[int, tuple[Sample, ...]]]:

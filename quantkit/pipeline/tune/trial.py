@@ -1,14 +1,10 @@
-"""One candidate of a search: its file made of a prepared model, and run beside float until it is clear whether it loses too much.
-
-A form makes a plan of a prepared model (`_FORMS`); everything else is the same for all of them, so that another one (weights of
-fewer bits, float16, pruned) is a function more.
-"""
+"""One candidate of a search: its file made, and run beside float until it is clear whether it loses too much."""
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -17,68 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.calibration.monitor import Monitor, Silent
-from quantkit.calibration.requests import CalibratorOf
 from quantkit.errors import DataError, QuantkitError, UsageError
-from quantkit.evaluate.accuracy import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
+from quantkit.evaluate.accuracy import MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.scorer import Mean
+from quantkit.evaluate.latency import measure_latency
 from quantkit.files import replace_text
 from quantkit.numerics.sequential import decide
-from quantkit.pipeline.forms.static import realize_prepared
-from quantkit.pipeline.plan_prepared import format_of, plan_of
-from quantkit.pipeline.prepared import Job, Prepared
+from quantkit.pipeline.prepared import Feeds, Prepared
 from quantkit.pipeline.saved import load_prepared
-from quantkit.pipeline.tune.folder import CANDIDATE, MODEL, PLAN, Candidate, TuneFolder, digest_of
-from quantkit.pipeline.tune.search import Choice
-from quantkit.quantize.plan import Format, Plan, plan_dynamic, write_plan
-from quantkit.quantize.plan.model import Kept
+from quantkit.pipeline.tune.folder import CANDIDATE, MODEL, Candidate, TuneFolder
+from quantkit.pipeline.tune.job import TuneJob
+from quantkit.pipeline.tune.make import CandidateJob, make_file
 from quantkit.result import Interval, Metric
-from quantkit.settings import (
-    RECIPE_NAME,
-    DataSettings,
-    DynamicSettings,
-    Percent,
-    Recipe,
-    RecoverSettings,
-    StaticSettings,
-    recipe_text,
-)
-from quantkit.targets import DEFAULT
-
-_THOROUGH = {"empirical": True, "adaptive": True}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateJob:
-    """What is to be made and run; paths, no models, so that it can be sent.
-
-    Attributes:
-        name: Of the candidate.
-        choice: What makes it.
-        kept: What stays out of calibrated integers.
-        predicted: Its time as a multiple of float's, by the costs of its nodes; None: not known.
-        source: The float model.
-        data: The samples.
-        samples: How they are prepared.
-        accuracy: What is measured, on which of them.
-        limit: How much may be lost; None: there is no such limit.
-        alpha: The chance of a wrong answer before all samples are seen.
-        folder: Where it is recorded.
-        recipe: What quantkit.toml says of all candidates.
-    """
-
-    name: str
-    choice: Choice
-    kept: Mapping[str, Kept] = field(default_factory=dict)
-    predicted: float | None = None
-    source: Path
-    data: object
-    samples: DataSettings
-    accuracy: AccuracyOptions
-    limit: float | None
-    alpha: float
-    folder: TuneFolder
-    recipe: Recipe
+from quantkit.settings import Percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +46,18 @@ class Lost:
 
 def make_saved(job: CandidateJob) -> Candidate:
     """Make and run a candidate of a preparation that was saved: what workers do."""
-    return make_candidate(job, load_prepared(job.folder.prepared, job.source))
+    place = job.folder.prepared(job.choice.before)
+    return make_candidate(job, partial(load_prepared, place, job.base))
 
 
 def make_candidate(
-    job: CandidateJob, prepared: Prepared, monitor: Monitor | None = None
+    job: CandidateJob, prepared: Callable[[], Prepared], monitor: Monitor | None = None
 ) -> Candidate:
     """Make a candidate, run it, and record it; one that cannot be made is recorded with the reason.
 
     Args:
         job: What is to be made.
-        prepared: Of the float model; it stays as it is.
+        prepared: Returns the preparation of its base; it stays as it is.
         monitor: Told what is done.
 
     Raises:
@@ -117,7 +66,7 @@ def make_candidate(
     started, monitor = time.monotonic(), monitor or Silent()
     with job.folder.new_candidate(job.name) as place:
         try:
-            made = _made(job, prepared, place, monitor)
+            made = make_file(job, prepared, place, monitor)
         except DataError:
             raise
         except QuantkitError as e:
@@ -148,108 +97,30 @@ def write_candidate(candidate: Candidate, place: Path) -> None:
     replace_text(place / CANDIDATE, json.dumps(plain, indent=1) + "\n")
 
 
-def _made(job: CandidateJob, prepared: Prepared, place: Path, monitor: Monitor) -> Candidate:
-    """Plan, make and verify the file, and write beside it what makes it again."""
-    chosen = _choosing(prepared, job.choice)
-    plan = plan_for(chosen, job.choice, job.kept)
-    path = place / MODEL
-    result = realize_prepared(chosen, plan, path, from_file=True, monitor=monitor)
-    write_plan(plan, place / PLAN)
-    home = job.folder.place(job.name)
-    replace_text(place / RECIPE_NAME, recipe_for(job.recipe, job.choice, home))
-    modes = Counter(node.mode.value for node in plan.nodes)
-    return Candidate(
-        name=job.name,
-        choice=job.choice,
-        path=path,
-        sha256=digest_of(path),
-        modes=dict(sorted(modes.items())),
-        size=result.output_bytes / result.input_bytes,
-        predicted=job.predicted,
-    )
-
-
-def _choosing(prepared: Prepared, choice: Choice) -> Prepared:
-    """Return the preparation with what a candidate chooses; everything that was observed serves all of them."""
-    job = job_of(prepared.job, choice)
-    method = job.calibrate.method
-    seen = prepared.seen if method == prepared.seen.method else prepared.seen.by(method)
-    return replace(prepared, job=job, seen=seen)
-
-
-def job_of(job: Job[StaticSettings], choice: Choice) -> Job[StaticSettings]:
-    """Return what `quantize_static` would be asked for to make a candidate; `job`: without its choices."""
-    options, calibrate = job.options, job.calibrate
-    recover = _recovery(options.recover, choice)
-    if choice.method:
-        options = replace(options, method=choice.method)
-        calibrate = replace(calibrate, method=CalibratorOf(name=choice.method))
-    return replace(job, options=replace(options, recover=recover), calibrate=calibrate)
-
-
-def _recovery(recover: RecoverSettings, choice: Choice) -> RecoverSettings:
-    if choice.recovery == "usual":
-        return recover
-    auto = {k: v for k, v in _THOROUGH.items() if getattr(recover, k) == "auto"}
-    return replace(recover, **auto)
-
-
-def recipe_for(recipe: Recipe, choice: Choice, folder: Path) -> str:
-    """Return quantkit.toml that makes a candidate again, for a folder that holds its plan."""
-    static = replace(recipe.static, recover=_recovery(recipe.static.recover, choice))
-    if choice.method:
-        static = replace(static, method=choice.method)
-    text = recipe_text(replace(recipe, static=static), folder)
-    model = next(iter(text.splitlines()), "").removeprefix("model = ").strip('"')
-    how = f"quantkit quantize static {model} again.onnx --plan {PLAN}"
-    return f"# In this folder `{how}` makes the bytes of {MODEL} again.\n{text}"
-
-
-def plan_for(prepared: Prepared, choice: Choice, kept: Mapping[str, Kept]) -> Plan:
-    """Return the plan of a candidate.
+def timed(
+    one: Candidate, path: Path, job: TuneJob, feeds: Feeds, folder: TuneFolder, monitor: Monitor
+) -> Candidate:
+    """Time a candidate beside float, and record it.
 
     Args:
-        prepared: The model, with the choices of the candidate.
-        choice: Names the form.
-        kept: What stays out of calibrated integers, of the form that has them.
+        one: The candidate.
+        path: Its file.
+        job: Names the float model, and what time is measured with.
+        feeds: Samples that are run; none: nothing is timed.
+        folder: Where it is recorded.
+        monitor: Told what is done.
     """
-    output_format = format_of(prepared.job.options)
-    plan = _FORMS[choice.form](prepared, output_format, kept)
-    return replace(
-        plan,
-        target=prepared.job.options.runs_on.name,
-        output_format=output_format,
-        factors_id=prepared.ready.factors_id,
-    )
-
-
-def _static_form(prepared: Prepared, output_format: Format, kept: Mapping[str, Kept]) -> Plan:
-    return plan_of(prepared, output_format, kept)
-
-
-def _weights_form(integer: bool) -> "Form":  # noqa: FBT001 - of two forms
-    def plan(prepared: Prepared, _: Format, __: Mapping[str, Kept]) -> Plan:
-        options = prepared.job.options
-        # uint8 loses least; what runs elsewhere takes the types of its target alone.
-        own = options.runs_on.name != DEFAULT.name or options.weight_type is not None
-        settings = DynamicSettings(
-            weight_type="int8" if own and options.weight.name == "int8" else "uint8",
-            per_channel=options.channelwise and options.runs_on.per_channel,
-            integer=integer,
-            exclude=options.excluded,
-            pair_safe=options.runs_on.saturates,
-        )
-        return plan_dynamic(prepared.ready.view, settings)
-
-    return plan
-
-
-Form = Callable[[Prepared, Format, Mapping[str, Kept]], Plan]
-_FORMS: Mapping[str, Form] = {
-    "static": _static_form,
-    "dynamic": _weights_form(integer=True),
-    "stored": _weights_form(integer=False),
-}
+    if not feeds:
+        return one
+    begun, models = time.monotonic(), [("float", job.source), (one.name, path)]
+    measured = measure_latency(models, feeds, progress=monitor.stage, lab=job.lab)
+    found = next(iter(measured.latency.get(one.name, ())), None)
+    if found is None:
+        return one
+    took = round(one.seconds + time.monotonic() - begun, 3)
+    one = replace(one, latency=found.ratio, latency_interval=found.ratio_interval, seconds=took)
+    write_candidate(one, folder.place(one.name))
+    return one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
