@@ -383,7 +383,10 @@ def prepare_static(
 ) -> Prepared:
     """Do all of `quantize_static` that every plan of a model shares: simplify, equalize, observe.
 
-    The data is run here. What comes out can be planned and realized many times, without reading it again:
+    The data is run here. What comes out can be planned and realized many times, without reading it again; only weights of fewer than 8 bits are
+    fitted to it once more.
+
+    For example:
 
         prepared = quantkit.prepare_static("model.onnx", "images/")
         for name, skipped in {"all": (), "head": ("head*",)}.items():

@@ -19,6 +19,7 @@ from quantkit.pipeline.bits import (
 from quantkit.pipeline.form import Attempt, Monitor, PlanDraft, Prepared, Provenance
 from quantkit.pipeline.prepare import memory_left, observe_again
 from quantkit.pipeline.result import kept_record
+from quantkit.pipeline.static_in_order import fitted_in_order
 from quantkit.pipeline.static_model import STEPS, runnable
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Plan, SolvedIntegers
@@ -156,9 +157,11 @@ class Packing:
         left = still_static(ready.products, plan, draft.first)
         whole = {name: w for name, w in left.weights.items() if name not in blocks}
         both = SolvedIntegers(weights=whole, biases={**left.biases, **few.biases}, blocks=blocks)
+        both, fitted = fitted_in_order(prepared, plan, both, self.output_format, self.monitor)
         notes = (
             *draft.notes,
             spread_of(plan, ready.view),
+            *([fitted] if fitted else ()),
             *loading_noted(plan, ready.view),
             *_with_all_bits(attempt.checked),
         )

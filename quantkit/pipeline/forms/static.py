@@ -317,7 +317,7 @@ def realize_prepared(  # noqa: PLR0913 - one parameter per question
 ) -> QuantizeResult:
     """Quantize a prepared model as a plan says, and write it. It can be planned and written again.
 
-    Data is read only where the moments that rounding needs are not in memory; the result says so.
+    Data is read where the moments that rounding needs are not in memory, and where weights get fewer than 8 bits in the file; the result says so.
 
     Args:
         prepared: The model, what was observed of it, and what is asked for.

@@ -15,7 +15,15 @@ Solved codes lie in a folder, a file per weight: they are too many to be held, a
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,12 +45,11 @@ from quantkit.numerics.blocks import (
     fit_blocks,
     from_rows,
     keep_sums,
-    shrunk,
     solve_blocks,
 )
-from quantkit.numerics.second_order import Carries, carries_of
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.plan.model import WeightPlan
+from quantkit.quantize.solve.block_moments import Cost, Moments
 from quantkit.quantize.solve.stream import Feeds, Stream, stretches_of
 from quantkit.runtime.pieces import read_structure
 from quantkit.runtime.taps import read_tensors
@@ -51,7 +58,6 @@ from quantkit.spec import PerAxis
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
-_CORRECTED = 0.5  # of the error that comes in
 _ROWS = 1 << 15  # of activations that moments are taken of, in all
 _FEWEST_ROWS, _POSITIONS = 64, 64  # of a sample; of an image, whose neighbours are alike
 _CHUNK = 1 << 21  # weights that one worker solves at a time
@@ -67,6 +73,9 @@ class BlockSettings:
     Attributes:
         method: How ranges of blocks are chosen.
         sequential: Fit each layer to what quantized layers before it deliver.
+        corrected: How much of the error of the layers before it a layer takes off. A half is best for language models, all of it for convolutions.
+        damps: Believe less in moments by a larger diagonal, as other weights of static quantization, instead of smaller products of different inputs: of
+            convolutions, whose biases take up the means, that loses less.
         workers: Processes.
         memory: Bytes that moments may take; a product whose inputs are too many is solved by the diagonal of its moments alone.
         keep_sums: Of weights whose inputs nobody has seen, keep the sum of each row: what they multiply has a mean as a rule, behind a Relu always.
@@ -74,6 +83,8 @@ class BlockSettings:
 
     method: FitMethod = "mse"
     sequential: bool = True
+    corrected: float = 0.5
+    damps: bool = False
     workers: int = 1
     memory: int = 1 << 30
     keep_sums: bool = False
@@ -117,6 +128,25 @@ def _round(
         monitor.tick(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refit:
+    """Biases to refit while weights are solved for, so that each channel keeps its mean behind quantized layers.
+
+        b' = b + W E[x0] - W' E[x]
+
+    Attributes:
+        weights: What weights that have no codes stand for, by tensor.
+        nodes: The products whose biases are refitted.
+        names: The node that each bias belongs to, by tensor.
+        biases: By node; what is refitted is replaced here.
+    """
+
+    weights: Mapping[str, Array]
+    nodes: Collection[str]
+    names: Mapping[str, str]
+    biases: MutableMapping[str, NDArray[np.float32]]
+
+
 def solve_in_order(  # noqa: PLR0913 - one parameter per question
     model: ir.Model,
     path: Path,
@@ -127,6 +157,7 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
     settings: BlockSettings,
     folder: Path,
     monitor: Monitor,
+    refit: Refit | None = None,
 ) -> list[str]:
     """Solve weights from what products read, in the order in which the graph computes; return notes.
 
@@ -143,6 +174,7 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
         settings: How they are solved for.
         folder: Where tensors are kept meanwhile.
         monitor: Told of each weight that is done.
+        refit: Biases to refit, and weights of other kinds; None: biases stay.
 
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: a part of the model does not run.
@@ -155,8 +187,10 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
         settings=settings,
         monitor=monitor,
         feeds=feeds,
-        tensors=_constants(model, {w.tensor for w in plan.weights}),
+        tensors=_constants(model, {w.tensor for w in plan.weights} | {*_names_of(refit)}),
+        refit=refit,
     )
+    products = tuple(products)
     by_weight = defaultdict[str, list[Product]](list)
     for product in products:
         own = plan.weight.get(product.weight)
@@ -169,12 +203,19 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
     seen = shared | {product.weight for product in alone}
     others = [w for w in plan.weights if w.blocks is not None and w.tensor not in seen]
     _round(model, others, store, settings, monitor)
+    if refit is not None:
+        alone += [p for p in products if p.node in refit.nodes and p.weight in refit.weights]
     monitor.name("Solving for weights")
     monitor.start(len(alone) + len(shared), "weights")
     if shared:
         job.solve_shared({w: by_weight[w] for w in shared}, uses)
     job.solve_alone(alone, folder)
     return job.notes
+
+
+def _names_of(refit: Refit | None) -> Iterable[str]:
+    """Return the tensors that are not as in the float model though they have no codes."""
+    return () if refit is None else (*refit.weights, *refit.names)
 
 
 def _uses(model: ir.Model, names: Iterable[str]) -> dict[str, int]:
@@ -197,107 +238,6 @@ def _constants(model: ir.Model, names: set[str]) -> dict[str, ir.TensorProtocol]
         for name, value in graph.initializers.items()
         if name in names and value.const_value is not None
     }
-
-
-def _plus(before: Floats | None, more: Array) -> Floats:
-    """Return a sum, where it is: a matrix of thousands of inputs must not be there twice."""
-    if before is None:
-        return more.astype(np.float64)
-    before += more
-    return before
-
-
-@dataclass(slots=True, kw_only=True)
-class _Moments:
-    """H and C of one way to read a tensor, (groups, K, K) each; of too many inputs the diagonal of H alone."""
-
-    window: Window
-    diagonal: bool
-    second: Floats | None = None
-    cross: Floats | None = None
-    count: int = 0
-    rows: int = 0
-    strange: int = 0  # of the rows, which hold NaN or infinity in the float model
-
-    def add(self, exact: Array, rough: Array, rows: int) -> None:
-        """Take in what was read of one sample."""
-        x0, x = (self._patches(array, rows) for array in (exact, rough))
-        finite = np.isfinite(x0).all(axis=(0, 2))
-        self.rows += x0.shape[1]
-        self.strange += x0.shape[1] - int(finite.sum())
-        whole = finite & np.isfinite(x).all(axis=(0, 2))
-        x0, x = x0[:, whole], x[:, whole]
-        self.count += x.shape[1]
-        if self.diagonal:
-            power = np.square(x, dtype=np.float64).sum(axis=1)
-            self.second = power if self.second is None else self.second + power
-            return
-        self.second = _plus(self.second, np.swapaxes(x, -1, -2) @ x)
-        if exact is not rough:
-            self.cross = _plus(self.cross, np.swapaxes(x0 - x, -1, -2) @ x)
-
-    def _patches(self, array: Array, rows: int) -> Array:
-        """Return patches (groups, rows, K) in the order of the weight: channels, then taps."""
-        found = self.window.patches(np.asarray(array, np.float32), rows)
-        taps = int(np.prod(self.window.kernel, dtype=np.int64)) if self.window.kernel else 1
-        if taps == 1:
-            return found
-        groups, count, inputs = found.shape
-        by_channel = found.reshape(groups, count, taps, inputs // taps).swapaxes(-1, -2)
-        return np.ascontiguousarray(by_channel.reshape(groups, count, inputs))
-
-    def cost(self, looked_up: int = 0) -> "_Cost | None":
-        """Return what errors cost, and forget the moments: of thousands of inputs they are the most that is in memory.
-
-        Args:
-            looked_up: How many look rows up in the weight, for each of which an error counts as much as in a product.
-        """
-        second, cross, count = self.second, self.cross, self.count
-        self.second = self.cross = None
-        if second is None or not count:
-            return None
-        second /= count
-        if self.diagonal:
-            return _Cost(groups=len(second), powers=second)
-        for h in second:
-            shrunk(h, count, own=True)
-            if looked_up:
-                h[np.diag_indices(len(h))] += looked_up * h.diagonal().mean()
-        shift = []
-        if cross is not None:
-            cross *= _CORRECTED / count
-            shift = [_solved(h, c) for h, c in zip(second, cross, strict=True)]
-        carries = [carries_of(h) for h in second]
-        return _Cost(groups=len(second), second=second, carries=carries, shift=shift)
-
-
-def _solved(h: Floats, c: Floats) -> Floats:
-    """Return ``C H^-1``, where C is."""
-    from scipy.linalg import cho_factor, cho_solve
-
-    found: Floats = cho_solve(
-        cho_factor(h, check_finite=False), c.T, overwrite_b=True, check_finite=False
-    )
-    return found.T
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
-    """What the errors of a weight cost, of each group of its channels.
-
-    Attributes:
-        groups: How many there are.
-        second: H.
-        carries: H, factored.
-        shift: ``a C H^-1``; empty: what comes in has no error.
-        powers: The diagonal of H, where H itself is too large; None: it is not.
-    """
-
-    groups: int
-    second: Sequence[Floats] | Floats = ()
-    carries: Sequence[Carries] = ()
-    shift: Sequence[Floats] = ()
-    powers: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +263,7 @@ class _Weight:
         shape = tuple(int(n) for n in self.tensor.shape.numpy())
         return from_rows(codes.dequantized(), shape, self.axis)
 
-    def solved(self, settings: BlockSettings, cost: "_Cost | None" = None) -> BlockCodes:
+    def solved(self, settings: BlockSettings, cost: "Cost | None" = None) -> BlockCodes:
         """Return its codes, found by several processes.
 
         Args:
@@ -386,6 +326,7 @@ class _Job:
     monitor: Monitor
     feeds: Callable[[], Iterator[Feeds]]
     tensors: Mapping[str, ir.TensorProtocol]
+    refit: Refit | None = None
     notes: list[str] = field(default_factory=list)
     doubted: bool = False
     thin: bool = False
@@ -400,7 +341,7 @@ class _Job:
             return
         samples = list(self.feeds())
         rows = _rows_of(len(samples))
-        moments = {name: self._moments(found[0]) for name, found in left.items()}
+        moments = {name: self._moments(found[:1]) for name, found in left.items()}
         read = {p.reads for found in left.values() for p in found}
         for found in read_tensors(self.path, read, samples):
             for name, products in left.items():
@@ -410,7 +351,8 @@ class _Job:
                         moments[name].add(array, array, _most(product, rows))
         for name, products in left.items():
             self._check_values(name, moments[name])
-            self._solve(name, moments[name].cost(looked_up=uses[name] - len(products)))
+            looked_up = uses[name] - len(products)
+            self._solve(name, moments[name].cost(self.settings.corrected, looked_up=looked_up))
 
     def solve_alone(self, products: Sequence[Product], folder: Path) -> None:
         """Solve weights that one product reads each, in the order of the graph."""
@@ -425,45 +367,82 @@ class _Job:
         rows = _rows_of(stream.samples)
         for stretch in stretches:
             found = [p for p in by_stop[stretch.reads] if p.weight not in self.store]
-            moments: dict[Window, _Moments] = {p.window: self._moments(p) for p in found}
+            alike = defaultdict[tuple[Window, bool], list[Product]](list)
+            for product in found:
+                alike[product.window, self._refits(product)].append(product)
+            moments = [(self._moments(own), own) for own in alike.values()]
             for exact, rough in stream.advance():
-                for window, own in moments.items():
-                    product = next(p for p in found if p.window == window)
-                    own.add(exact, rough, _most(product, rows))
+                for seen, own in moments:
+                    seen.add(exact, rough, _most(own[0], rows))
             self.monitor.tick(len(by_stop[stretch.reads]) - len(found))
-            for window, own in moments.items():
-                alike = [p.weight for p in found if p.window == window]
-                self._check_values(alike[0], own)
-                cost = own.cost()
-                for name in alike:
-                    self._solve(name, cost)
+            for seen, own in moments:
+                self._check_values(own[0].weight, seen)
+                cost = seen.cost(self.settings.corrected, damps=self.settings.damps)
+                for product in own:
+                    if self._has_codes(product.weight):
+                        self._solve(product.weight, cost)
+                    if self._refits(product) and seen.count:
+                        self._refit(product, seen.means)
 
     def store_names(self) -> list[str]:
-        """Return the weights that are quantized in what is run: those with codes now, or later."""
-        return [w.tensor for w in self.plan.weights if w.blocks is not None]
+        """Return the tensors that are not as in the float model in what is run, now or later."""
+        return [*filter(self._has_codes, self.tensors), *_names_of(self.refit)]
+
+    def _has_codes(self, tensor: str) -> bool:
+        return tensor in self.plan.weight and self.plan.weight[tensor].blocks is not None
 
     def _floats(self, tensor: str, run: str) -> Array:
-        weight = _Weight(self.plan.weight[tensor], self.tensors[tensor])
-        quantized = run == "rough" and self.settings.sequential and tensor in self.store
-        return weight.restored(self.store[tensor]) if quantized else weight.tensor.numpy()
+        own: Array = self.tensors[tensor].numpy()
+        if run == "exact" or not self.settings.sequential:
+            return own
+        if tensor in self.store:
+            return _Weight(self.plan.weight[tensor], self.tensors[tensor]).restored(
+                self.store[tensor]
+            )
+        if self.refit is not None and tensor in self.refit.names:
+            return self.refit.biases[self.refit.names[tensor]].reshape(own.shape)
+        return own if self.refit is None else self.refit.weights.get(tensor, own)
 
-    def _moments(self, product: Product) -> _Moments:
-        inputs, groups = product.layout.inputs, product.layout.group
+    def _refits(self, product: Product) -> bool:
+        return self.refit is not None and product.node in self.refit.nodes
+
+    def _refit(self, product: Product, means: Floats) -> None:
+        """Let a bias keep the mean of each channel; its weight is solved for."""
+        assert self.refit is not None  # noqa: S101 - it is asked for
+        groups, inputs = means.shape[1:]
+        weights = (
+            as_rows(self._floats(product.weight, run), product.layout.channel)
+            for run in ("exact", "rough")
+        )
+        exact, rough = (
+            np.einsum("gnk,gk->gn", rows.reshape(groups, -1, inputs), own).reshape(-1)
+            for rows, own in zip(weights, means, strict=True)
+        )
+        bias = self.tensors[product.bias].numpy().reshape(-1)
+        self.refit.biases[product.node] = (bias + exact - rough).astype(np.float32)
+
+    def _moments(self, products: Sequence[Product]) -> Moments:
+        """Return what is to be observed for products that read the same tensor in the same way."""
+        first = products[0]
+        centred = self._refits(first)
+        if not any(self._has_codes(p.weight) for p in products):
+            return Moments(window=first.window, detail="mean", centred=centred)
+        inputs, groups = first.layout.inputs, first.layout.group
         takes = _FLOAT64 * groups * inputs**2 * _MATRICES
         if takes <= self.settings.memory:
-            return _Moments(window=product.window, diagonal=False)
+            return Moments(window=first.window, centred=centred)
         self.notes.append(
-            f"'{product.node}' has {inputs} inputs, whose moments take more memory than there is: its weight is rounded by how large "
+            f"'{first.node}' has {inputs} inputs, whose moments take more memory than there is: its weight is rounded by how large "
             "each input is."
         )
-        return _Moments(window=product.window, diagonal=True)
+        return Moments(window=first.window, detail="diagonal", centred=centred)
 
-    def _solve(self, tensor: str, cost: _Cost | None) -> None:
+    def _solve(self, tensor: str, cost: Cost | None) -> None:
         weight = _Weight(self.plan.weight[tensor], self.tensors[tensor])
         self.store[tensor] = weight.solved(self.settings, cost)
         self.monitor.tick(1)
 
-    def _check_values(self, tensor: str, moments: _Moments) -> None:
+    def _check_values(self, tensor: str, moments: Moments) -> None:
         """Refuse to fit a weight to nothing but NaN; say once that some of what was read is, or that there is little of it."""
         inputs = 0 if moments.second is None else moments.second.shape[-1]
         if moments.count < _ENOUGH * inputs and not self.thin:
