@@ -178,8 +178,7 @@ def _fitting_rule(result: "Result") -> str:
     metric, first = result.float_model.metric, result.candidates[0]
     if metric is not None:
         return " --max-drop 1%"
-    decides = first.drift is not None and first.drift.decision is not None
-    return " --max-flips 1%" if decides else " --min-sqnr-db 20"
+    return " --max-flips 1%" if first.decision is not None else " --min-sqnr-db 20"
 
 
 def _candidate_lines(result: "Result") -> list[str]:

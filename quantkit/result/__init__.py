@@ -301,7 +301,7 @@ def _cells(model: Evaluated) -> tuple[str, ...]:
     """Return what was measured of a model beside its metric: size, flips, SQNR, time, int8."""
     is_float = model.role == "float"
     timed, runtime = model.typical_latency, model.runtime
-    decision = model.drift.decision if model.drift else None
+    decision = model.decision
     time = (
         "" if timed is None else f"{timed.median_ms:.2f} ms" if is_float else f"{timed.ratio:.2f}"
     )
@@ -401,7 +401,7 @@ class Result:
         model = next((m for m in self.candidates if m.name == name), None)
         if model is None or self.tuning is None:
             return None
-        decision, output = model.drift.decision if model.drift else None, model.worst_output
+        decision, output = model.decision, model.worst_output
         if model.metric is not None:
             return self._judged_metric(model.metric, self.tuning)
         if decision is not None:

@@ -655,14 +655,29 @@ class Evaluated:
                 return f"{said} What runs in integers, and what is converted in every run, is listed under int8."
 
     @property
+    def decision(self) -> Decision | None:
+        """Whether it still decides as float does; None where no output decides."""
+        return self.drift.decision if self.drift is not None else None
+
+    @property
+    def outputs(self) -> tuple[OutputDrift, ...]:
+        """How far each output is from float's; empty without a comparison."""
+        return self.drift.outputs if self.drift is not None else ()
+
+    @property
+    def ranking(self) -> tuple[Layer, ...]:
+        """Its layers by the noise that each brings, the worst first; empty if they were not measured."""
+        return self.layers.layers if self.layers is not None else ()
+
+    @property
     def worst_output(self) -> OutputDrift | None:
         """The output furthest from float's; None without a comparison."""
-        outputs = self.drift.outputs if self.drift is not None else ()
-        return min(outputs, key=lambda output: output.db, default=None)
+        return min(self.outputs, key=lambda output: output.db, default=None)
 
     @property
     def worst_percentile(self) -> tuple[OutputDrift, SampleSqnr] | None:
         """The output with the lowest 1st percentile of the samples' SQNR, and its quantiles; None without any."""
-        outputs = self.drift.outputs if self.drift is not None else ()
-        found = [(output, output.per_sample) for output in outputs if output.per_sample is not None]
+        found = [
+            (output, output.per_sample) for output in self.outputs if output.per_sample is not None
+        ]
         return min(found, key=lambda pair: pair[1].p1, default=None)

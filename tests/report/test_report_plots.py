@@ -115,8 +115,8 @@ def test_whiskers_are_of_the_difference_in_pairs() -> None:
     found = accuracy_chart(example_result())
     static = found.marks[0]
     assert static.y == pytest.approx(90.9)
-    assert (static.low, static.high) == pytest.approx((91.2 - 0.7, 91.2 + 0.1))
-    assert (found.reference.low, found.reference.high) == pytest.approx((90, 92.4))
+    assert static.interval == pytest.approx((91.2 - 0.7, 91.2 + 0.1))
+    assert found.reference.interval == pytest.approx((90, 92.4))
 
 
 def test_without_labels_height_is_signal_to_noise() -> None:
@@ -129,8 +129,7 @@ def test_errors_point_the_other_way() -> None:
     models = (regression(untimed(float_model()), 0.01, None), regression(candidate(), 0.012, 0.002))
     found = accuracy_chart(replace(example_result(), models=models))
     assert not found.upwards
-    assert found.marks[0].low == pytest.approx(0.011)
-    assert found.marks[0].high == pytest.approx(0.013)
+    assert found.marks[0].interval == pytest.approx((0.011, 0.013))
     parsed(picture_svg(replace(example_result(), models=models)))
 
 

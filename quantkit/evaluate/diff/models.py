@@ -69,17 +69,21 @@ def _scales_diff(a: ir.Model, b: ir.Model) -> ScalesDiff:
             tensor=tensor,
             a=left[tensor],
             b=right[tensor],
-            ratio=(right[tensor].scale or 0.0) / (left[tensor].scale or 1.0),
+            ratio=_step(right[tensor]) / _step(left[tensor]),
         )
         for tensor in both
         if left[tensor] != right[tensor]
     ]
     return ScalesDiff(
         equal=len(both) - len(changed),
-        changed=tuple(sorted(changed, key=lambda c: -abs(log(c.ratio)) if c.ratio > 0 else 0)),
+        changed=tuple(sorted(changed, key=lambda c: -abs(log(c.ratio)))),
         only_a=tuple(t for t in left if t not in right),
         only_b=tuple(t for t in right if t not in left),
     )
+
+
+def _step(found: Quantizer) -> float:
+    return found.scale or 1.0  # those without one are not compared
 
 
 def _fixed_scales(model: ir.Model) -> Iterator[tuple[str, Quantizer]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from quantkit.evaluate.diff.nodes import Change
-from quantkit.result import DataSource, Evaluated, Interval, Judged, Layer, Outcome, Result, Rule
+from quantkit.result import DataSource, Evaluated, Interval, Judged, Outcome, Result, Rule
 from quantkit.result import Verdict as GateVerdict
 
 Unit = Literal["metric", "share", "dB", "bytes", "ratio"]
@@ -49,13 +49,9 @@ def _accuracy(model: Evaluated) -> Iterator[Figure]:
         if metric.drop is not None:
             name = f"drop of {metric.name}"
             yield Figure(name, metric.drop, unit, interval=metric.drop_interval)
-    drift = model.drift
-    if drift is None:
-        return
-    if drift.decision is not None:
-        found = drift.decision
+    if (found := model.decision) is not None:
         yield Figure("flips", found.flip_rate, "share", interval=found.interval)
-    for output in drift.outputs:
+    for output in model.outputs:
         db = None if output.db == inf else output.db
         name = f"SQNR of {output.output}"
         yield Figure(name, db, "dB", higher_is_better=True, interval=output.sqnr_interval)
@@ -383,15 +379,11 @@ def _essence(judged: Judged | None) -> tuple[Rule, Outcome] | None:
 
 def _layers(a: Evaluated, b: Evaluated) -> Iterator[LayerChange]:
     """Yield the layers whose noise moved by more than `_LAYER_DB`."""
-    before = _by_node(a)
-    for node, now in _by_node(b).items():
-        was = before.get(node)
+    before = {layer.node: layer for layer in a.ranking}
+    for now in b.ranking:
+        was = before.get(now.node)
         if was is not None and abs(_db(was.alone_db) - _db(now.alone_db)) > _LAYER_DB:
-            yield LayerChange(node=node, op_type=now.op_type, a=was.alone_db, b=now.alone_db)
-
-
-def _by_node(model: Evaluated) -> dict[str, Layer]:
-    return {layer.node: layer for layer in model.layers.layers} if model.layers else {}
+            yield LayerChange(node=now.node, op_type=now.op_type, a=was.alone_db, b=now.alone_db)
 
 
 def _db(value: float | None) -> float:

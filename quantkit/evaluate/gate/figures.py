@@ -170,7 +170,7 @@ def _int8_share(_: Rule, model: Evaluated, __: Result) -> RuleFigure | Missing:
 
 
 def _flips(_: Rule, model: Evaluated, __: Result) -> RuleFigure | Missing:
-    decision = model.drift.decision if model.drift is not None else None
+    decision = model.decision
     if decision is None:
         return Missing(
             "no output of the model decides (a score for each class, or an integer): "
@@ -198,7 +198,7 @@ def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> RuleFigure | Missi
     worst = model.worst_output
     if worst is None or not isfinite(worst.db):
         return _sqnr(rule, model, result)
-    if model.drift is None or model.worst_percentile is None:
+    if model.worst_percentile is None:
         return Missing("this result has no SQNR of each sample: evaluate again")
     output, found = model.worst_percentile
     if found.other_shape:
@@ -217,7 +217,7 @@ def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> RuleFigure | Missi
     interval = None
     if count >= fewest:
         # All outputs must keep the limit.
-        quantiles = [o.per_sample for o in model.drift.outputs if o.per_sample is not None]
+        quantiles = [o.per_sample for o in model.outputs if o.per_sample is not None]
         low = min(_lower_bound(q, rule.confidence, copies=copies) for q in quantiles)
         interval = Interval(low=low, high=found.p1, confidence=rule.confidence)
     return RuleFigure(what, found.p1, "dB", interval, count=count, fewest=fewest)

@@ -251,8 +251,7 @@ def _copies(_: Evaluated, result: Result) -> str:
 def _incomparable(model: Evaluated, _: Result) -> str:
     if model.metric is not None and model.metric.of_lists:
         return ""
-    outputs = model.drift.outputs if model.drift is not None else ()
-    lost = [f"'{o.output}'" for o in outputs if o.compared == 0 and not o.not_finite]
+    lost = [f"'{o.output}'" for o in model.outputs if o.compared == 0 and not o.not_finite]
     if not lost:
         return ""
     return (
@@ -263,7 +262,7 @@ def _incomparable(model: Evaluated, _: Result) -> str:
 
 def _contradiction(model: Evaluated, _: Result) -> str:
     """Return what does not go together with rules that are kept."""
-    decision = model.drift.decision if model.drift is not None else None
+    decision = model.decision
     found = []
     if decision is not None and decision.flip_rate > _MOST:
         found.append(

@@ -40,7 +40,7 @@ def accuracy_chart(result: Result) -> Chart:
         limits=_limit_words(result),
         bounds=(0.0, 100.0) if metric is not None and metric.is_fraction else (-inf, inf),
         keys=((WHISKER, f"whisker: {_whiskers(result, metric)}"),)
-        if any(m.low is not None for m in marks)
+        if any(m.interval for m in marks)
         else (),
         note=f"not in the picture, for want of a figure: {', '.join(missing)}" if missing else "",
     )
@@ -105,7 +105,7 @@ def _mark(
     panels: int,
     failed: bool = False,
 ) -> Mark:
-    y, low, high = _height(model, metric)
+    y, interval = _height(model, metric)
     time = model.typical_latency.ratio if model.typical_latency else None
     if metric is not None:
         merit = numbers.metric_value(model.metric)
@@ -119,8 +119,7 @@ def _mark(
         look=look(place),
         x=(100 * model.size.ratio, time)[:panels],
         y=y,
-        low=low,
-        high=high,
+        interval=interval,
         words=" · ".join(words),
         tip=_tip(model, metric, merit),
         label=label,
@@ -128,40 +127,40 @@ def _mark(
     )
 
 
-def _height(model: Evaluated, metric: Metric | None) -> tuple[float | None, ...]:
-    if metric is None:
-        output = model.worst_output
-        if output is None or output.sqnr_db is None:
-            return None, None, None
-        found = output.sqnr_interval
-        return output.sqnr_db, found.low if found else None, found.high if found else None
-    own = model.metric
-    if own is None:
-        return None, None, None
+_Height = tuple[float | None, tuple[float, float] | None]
+
+
+def _height(model: Evaluated, metric: Metric | None) -> _Height:
+    """Return the quality of a model, and its interval; of a candidate that of the difference from float."""
+    own, output = model.metric, model.worst_output
+    if metric is not None and own is not None:
+        return own.value * numbers.metric_scale(own), _metric_interval(own, metric)
+    if metric is not None or output is None or output.sqnr_db is None:
+        return None, None
+    ends = output.sqnr_interval
+    return output.sqnr_db, (ends.low, ends.high) if ends else None
+
+
+def _metric_interval(own: Metric, metric: Metric) -> tuple[float, float]:
     scale = numbers.metric_scale(own)
-    low, high = (own.interval.low, own.interval.high) if own.interval else (own.value, own.value)
     if own.drop is not None and own.drop_interval is not None:
         sign = -1 if own.higher_is_better else 1
         ends = [metric.value + sign * d for d in (own.drop_interval.low, own.drop_interval.high)]
-        low, high = min(ends), max(ends)
-    return own.value * scale, low * scale, high * scale
+        return min(ends) * scale, max(ends) * scale
+    if own.interval is None:
+        return own.value * scale, own.value * scale
+    return own.interval.low * scale, own.interval.high * scale
 
 
 def _tip(model: Evaluated, metric: Metric | None, merit: str) -> str:
-    own = model.metric
+    own, timed = model.metric, model.typical_latency
     sampled = own is not None and own.drop is None and own.interval is not None
     spread = f" ({numbers.value_interval(own)})" if own is not None and sampled else ""
     lines = [model.name, f"{metric.name if metric else 'SQNR'}: {merit}{spread}"]
-    if model.metric is not None and model.metric.drop is not None:
-        unit = numbers.drop_unit(model.metric)
-        lines.append(f"drop: {numbers.drop(model.metric)} {unit}")
-    lines.append(
-        f"size: {numbers.size(model.size.disk)}, {numbers.percent(model.size.ratio)} of float"
-    )
-    timed = model.typical_latency
+    if own is not None and own.drop is not None:
+        lines.append(f"drop: {numbers.drop(own)} {numbers.drop_unit(own)}")
+    size = f"{numbers.size(model.size.disk)}, {numbers.percent(model.size.ratio)} of float"
+    lines.append(f"size: {size}")
     if timed is not None:
-        spread = f" ({numbers.interval(timed.ratio_interval)})" if timed.ratio_interval else ""
-        lines.append(
-            f"time: {numbers.significant(timed.median_ms)} ms, {numbers.ratio(timed.ratio)}{spread}"
-        )
+        lines.append(f"time: {numbers.significant(timed.median_ms)} ms, {numbers.time(timed)}")
     return "\n".join(lines)

@@ -53,16 +53,15 @@ def _mark(
 ) -> Mark:
     scale = 100.0 if tuning.is_fraction else 1.0
     judged = result.judged_drop(trial.name) if trial.name == tuning.chosen else None
-    middle, low, high = (scale * v for v in judged) if judged else (None, None, None)
+    middle, low, high = (scale * v for v in judged or (0.0, 0.0, 0.0))
     size = None if trial.size is None else 100 * trial.size
     return Mark(
         name=trial.name,
         look=look(place or 0),
         x=(trial.latency, size) if timed else (size,),
         y=scale * (trial.drop or 0.0),
-        low=low,
-        high=high,
-        middle=middle,
+        interval=(low, high) if judged else None,
+        middle=middle if judged else None,
         words="" if place is None else f"{trial.made}{', chosen' * (trial.name == tuning.chosen)}",
         tip=_tip(result, tuning, trial),
         label=label,

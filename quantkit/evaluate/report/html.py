@@ -8,7 +8,7 @@ store, and there is a bound on the whole, so that the page stays small.
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -29,7 +29,7 @@ from quantkit.evaluate.report.rows import causes, forest, latency, runs, samples
 from quantkit.evaluate.report.scatter import Chart, chart_svg
 from quantkit.evaluate.report.svg import key
 from quantkit.evaluate.report.verdicts import advice_of, cards, gists, headline
-from quantkit.result import Evaluated, Layers, Result, Runtime, legible
+from quantkit.result import Evaluated, Layer, Result, Runtime, legible
 
 _FIRST = 12  # rows to be seen without asking for more
 _BOUND = 3_000_000  # bytes of data in the page; a page may weigh 5 MB
@@ -93,7 +93,7 @@ def _db(value: float | None, absent: str = numbers.ABSENT) -> str:
     return absent if value is None else numbers.decimals(value, 1)
 
 
-def _layer_table(found: Layers) -> _Table:
+def _layer_table(found: Sequence[Layer]) -> _Table:
     """Return the ranking of layers."""
     rows = tuple(
         (
@@ -109,7 +109,7 @@ def _layer_table(found: Layers) -> _Table:
             numbers.decimals(layer.clipped * 100, 2),
             _short(layer.fix),
         )
-        for rank, layer in enumerate(found.layers, 1)
+        for rank, layer in enumerate(found, 1)
     )
     return _Table("layers", _LAYER_COLUMNS, rows)
 
@@ -128,8 +128,8 @@ def _tables_of(result: Result) -> dict[str, _Table]:
     """Return all long tables, by the id that they have in the page."""
     found = {}
     for place, model in enumerate(result.models):
-        if model.layers is not None and model.layers.layers:
-            found[f"layers-{place}"] = _layer_table(model.layers)
+        if model.ranking:
+            found[f"layers-{place}"] = _layer_table(model.ranking)
         if place and model.runtime is not None and model.runtime.nodes:
             found[f"nodes-{place}"] = _node_table(model.runtime)
     return found
@@ -282,7 +282,7 @@ def _both(chart: Chart | None) -> Markup:
 def few_layers(model: Evaluated) -> int:
     """Return how many of the worst layers bring 80 % of the noise."""
     total = 0.0
-    for count, layer in enumerate(model.layers.layers if model.layers else (), 1):
+    for count, layer in enumerate(model.ranking, 1):
         total += layer.share
         if total >= _NOISE:
             return count

@@ -45,7 +45,7 @@ def render_markdown(result: Result) -> str:
         return "".join(template.blocks[block](context)).strip("\n")
 
     blocks = [rendered(name) for name in _BLOCKS]
-    folded = [rendered("layers", m) for m in result.candidates if m.layers and m.layers.layers]
+    folded = [rendered("layers", m) for m in result.candidates if m.ranking]
     folded.append(rendered("provenance"))
     while len("\n\n".join([*blocks, *folded]).encode()) > _MOST and (folded or len(blocks) > 1):
         # the worst layers of the first candidates go first; provenance stays as long as it can
@@ -134,10 +134,10 @@ def _sureness(ends: list[Interval | None]) -> str:
 
 def _samples_of(model: Evaluated) -> str:
     """Return the quantiles of the output that has the lowest 1st percentile, named where there are several."""
-    if model.drift is None or model.worst_percentile is None:
+    if model.worst_percentile is None:
         return numbers.ABSENT
     output, found = model.worst_percentile
-    of = f"{_plain(output.output)}: " if len(model.drift.outputs) > 1 else ""
+    of = f"{_plain(output.output)}: " if len(model.outputs) > 1 else ""
     return f"{of}{numbers.per_sample(found)}"
 
 

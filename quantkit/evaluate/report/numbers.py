@@ -6,7 +6,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, Result, SampleSqnr, Tuning
+from quantkit.result import (
+    SAME_DB,
+    Interval,
+    Latency,
+    Metric,
+    OutputDrift,
+    Result,
+    SampleSqnr,
+    Tuning,
+)
 from quantkit.text import human
 
 ABSENT = "—"
@@ -76,6 +85,12 @@ def percent(fraction: float | None, digits: int | None = None) -> str:
 def ratio(value: float | None) -> str:
     """Write a ratio: ``0.65x``."""
     return ABSENT if value is None or not isfinite(value) else f"{decimals(value, 2)}{_TIMES}"
+
+
+def time(latency: Latency) -> str:
+    """Write a time as a multiple of float's, with its interval: ``0.65x (0.60 to 0.70)``."""
+    ends = latency.ratio_interval
+    return ratio(latency.ratio) + (f" ({interval(ends)})" if ends else "")
 
 
 def decibel(value: float | None, absent: str = "identical") -> str:

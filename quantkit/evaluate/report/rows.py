@@ -44,6 +44,11 @@ class Dot:
     high: float
     words: str
 
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """Its ends, and itself."""
+        return self.low, self.value, self.high
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAxis:
@@ -87,16 +92,19 @@ class RowGroup:
     keys: tuple[tuple[str, str], ...] = ()
 
 
-def scale_of(axis: RowAxis, figures: Sequence[Dot]) -> Scale:
+def scale_of(axis: RowAxis, found: Sequence[Dot]) -> Scale:
     """Return the scale in per cent: all values and the fixed ends, without rows far beyond most others."""
+
+    def far(value: float) -> float:
+        return abs(value - axis.reference)
+
     fixed = [v for v in (axis.reference, axis.limit, axis.floor) if v is not None]
     # By row: the near end of a lone lopsided interval must not push its own dot off the axis.
-    reach = [max(abs(v - axis.reference) for v in (f.low, f.value, f.high)) for f in figures]
-    usual = max(median_low(reach), *(abs(v - axis.reference) for v in fixed))
-    values = [v for f in figures for v in (f.low, f.value, f.high)]
-    near = [v for v in values if not usual or abs(v - axis.reference) <= _FAR * usual]
+    usual = max(median_low([max(map(far, dot.values)) for dot in found]), *map(far, fixed))
+    near = [v for dot in found for v in dot.values if not usual or far(v) <= _FAR * usual]
     low, high = min(*fixed, *near), max(*fixed, *near)
-    pad = max((high - low) * _PAD or 1.0, nice_step(high - low or 1.0, 20) / 2)
+    span = high - low or 1.0
+    pad = max(span * _PAD, nice_step(span, 20) / 2)
     return Scale(low if low == axis.floor else low - pad, high + pad, 0, 100)
 
 
@@ -196,12 +204,10 @@ def latency(result: Result) -> list[RowGroup]:
     groups = []
     for setting in result.float_model.latency:
         found: list[Dot] = []
-        for place, model in enumerate(result.models):
-            for own in model.latency if place else ():
+        for place, model in enumerate(result.candidates, 1):
+            for own in model.latency:
                 if (own.batch, own.threads) == (setting.batch, setting.threads):
-                    ends = own.ratio_interval
-                    spread = f" ({numbers.interval(ends)})" if ends else ""
-                    words = f"{numbers.ratio(own.ratio)}{spread}"
+                    ends, words = own.ratio_interval, numbers.time(own)
                     found += _dots(result, place, own.ratio, ends, words)
         axis = RowAxis(
             title=f"batch {setting.batch}, {numbers.threads(setting.threads)}, "
@@ -291,9 +297,9 @@ def size_bars(result: Result) -> list[RowGroup]:
 def runs(result: Result) -> list[RowGroup]:
     """Return how the layers of each candidate run; none if nobody looked at them."""
     rows, used = [], set[str]()
-    for place, model in enumerate(result.models):
+    for place, model in enumerate(result.candidates, 1):
         runtime = model.runtime
-        if not place or runtime is None or not runtime.products:
+        if runtime is None or not runtime.products:
             continue
         counts = _counts(runtime)
         segments = [

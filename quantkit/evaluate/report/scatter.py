@@ -45,8 +45,7 @@ class Mark:
         look: How it is drawn.
         x: Its cost in each panel; None: not known.
         y: Its quality; None: identical to float.
-        low: Lower end of its interval; None: there is none.
-        high: Upper end.
+        interval: Its lower and upper end; None: there is none.
         middle: The estimate that the interval belongs to, where that is not `y`.
         words: Its figures in one line, for the legend; "" leaves it out there.
         tip: All that is known.
@@ -60,8 +59,7 @@ class Mark:
     look: Look
     x: tuple[float | None, ...]
     y: float | None
-    low: float | None = None
-    high: float | None = None
+    interval: tuple[float, float] | None = None
     middle: float | None = None
     words: str = ""
     tip: str = ""
@@ -73,7 +71,7 @@ class Mark:
     @property
     def ends(self) -> list[float]:
         """All figures of it on the scale of quality."""
-        return [v for v in (self.low, self.y, self.high) if v is not None]
+        return [v for v in (self.y, *(self.interval or ())) if v is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +262,7 @@ def _panel(
 
 def _extent(model: Mark, y: float, scale: Scale) -> tuple[float, float]:
     """From the top to the bottom of a mark with its label and its whisker."""
-    ends = [scale.clamped(v) for v in model.ends] if model.low is not None else []
+    ends = [scale.clamped(v) for v in model.ends] if model.interval else []
     return min([y - _SIGN, *ends]) - (14 if model.label else 3), max([y + _SIGN + 3, *ends])
 
 
@@ -304,8 +302,8 @@ def _ground(chart: Chart, panel: _Panel, label: str, *, ticks: int) -> str:
     if x is not None:
         parts += [rect(x, top, right - x, (bottom if y is None else y) - top, "beyond")]
     home = chart.reference
-    if home.low is not None and home.high is not None and _holds(home, panel.y):
-        ends = sorted((panel.y(home.low), panel.y(home.high)))
+    if home.interval and _holds(home, panel.y):
+        ends = sorted(map(panel.y, home.interval))
         parts += [rect(left, ends[0], right - left, ends[1] - ends[0], "band")]
     for value, words in panel.y.ticks(5):
         at = panel.y(value)
@@ -343,10 +341,9 @@ def _mark(model: Mark, x: float, y: float, chart: Chart, panel: _Panel) -> str:
     top = y - _SIGN - (5 if model.chosen else 0)
     on_scale = model.y is not None and panel.y.holds(model.y)
     has_band = model is chart.reference and _holds(model, panel.y)
-    if on_scale and not has_band and model.low is not None and model.high is not None:
-        ends = model.low, model.high
-        parts += [whisker(panel.y, ends, x, css)]
-        top = min(top, *map(panel.y.clamped, ends))
+    if on_scale and not has_band and model.interval:
+        parts += [whisker(panel.y, model.interval, x, css)]
+        top = min(top, *map(panel.y.clamped, model.interval))
     if model.middle is not None:
         parts += [shape("diamond", x, panel.y.clamped(model.middle), 3.2, "hollow")]
     if model.chosen:
@@ -388,7 +385,7 @@ def _legend(chart: Chart, top: float, width: float) -> tuple[str, float]:
 def _keys(chart: Chart) -> Iterable[tuple[str, str]]:
     low, high = shown_range(chart)
     home = chart.reference
-    if home.low is not None and home.low != home.high:
+    if home.interval and home.interval[0] < home.interval[1]:
         band = all(low <= end <= high for end in home.ends)
         sign = rect(2, -7, 16, 14, "band") if band else ""
         words = "float and its own interval" if band else "float; its own interval exceeds the axis"

@@ -1,6 +1,6 @@
 """The verdict in words: one for the whole, one card a candidate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypeVar
@@ -213,7 +213,7 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
         state=verdict.outcome if verdict else "neutral",
         word=words[verdict.outcome] if verdict else "",
         why=why,
-        figures=_figures(model),
+        figures=tuple(_figures(model)),
         broken=broken,
         objections=objections,
         rules=rules,
@@ -230,34 +230,30 @@ def _broken(rules: tuple[Judged, ...]) -> str:
     return f"{', '.join(said)}."
 
 
-def _figures(model: Evaluated) -> tuple[KeyFigure, ...]:
-    """Return drop, flips, signal to noise, size, time and int8 share: what was measured of them."""
-    found, metric, output = [], model.metric, model.worst_output
-    if metric is not None and metric.drop is not None:
-        shown = numbers.difference(metric.drop, metric, metric.drop_interval)
-        word = "gain" if shown.startswith(numbers.MINUS) else "drop"
-        unit = " points" if metric.is_fraction else ""
-        spread = numbers.spread(metric.drop_interval, metric) if metric.drop_interval else ""
-        label = f"{metric.name} {word}"
-        found.append(KeyFigure(label, shown.removeprefix(numbers.MINUS) + unit, spread))
-    decision = model.drift.decision if model.drift else None
-    if decision is not None:
+def _figures(model: Evaluated) -> Iterator[KeyFigure]:
+    """Yield drop, flips, signal to noise, size, time and int8 share: what was measured of them."""
+    if model.metric is not None and model.metric.drop is not None:
+        yield _drop_figure(model.metric)
+    if (decision := model.decision) is not None:
         of = f"{numbers.integer(decision.flips)} of {numbers.integer(decision.samples)}"
-        found.append(KeyFigure("flips", numbers.percent(decision.flip_rate, 2), of))
-    if output is not None:
-        found.append(KeyFigure("SQNR", numbers.sqnr(output), _noise_detail(model, output)))
-    found.append(
-        KeyFigure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk))
-    )
-    timed = model.typical_latency
-    if timed is not None:
+        yield KeyFigure("flips", numbers.percent(decision.flip_rate, 2), of)
+    if (output := model.worst_output) is not None:
+        yield KeyFigure("SQNR", numbers.sqnr(output), _noise_detail(model, output))
+    yield KeyFigure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk))
+    if (timed := model.typical_latency) is not None:
         spread = numbers.interval(timed.ratio_interval) if timed.ratio_interval else ""
-        found.append(KeyFigure("time", numbers.ratio(timed.ratio), spread))
-    runtime = model.runtime
-    if runtime is not None:
+        yield KeyFigure("time", numbers.ratio(timed.ratio), spread)
+    if (runtime := model.runtime) is not None:
         of = f"{runtime.integer} of {runtime.products}"
-        found.append(KeyFigure("in int8", numbers.percent(runtime.share), of))
-    return tuple(found)
+        yield KeyFigure("in int8", numbers.percent(runtime.share), of)
+
+
+def _drop_figure(metric: Metric) -> KeyFigure:
+    shown = numbers.difference(metric.drop, metric, metric.drop_interval)
+    word = "gain" if shown.startswith(numbers.MINUS) else "drop"
+    unit = " points" if metric.is_fraction else ""
+    spread = numbers.spread(metric.drop_interval, metric) if metric.drop_interval else ""
+    return KeyFigure(f"{metric.name} {word}", shown.removeprefix(numbers.MINUS) + unit, spread)
 
 
 def _noise_detail(model: Evaluated, output: OutputDrift) -> str:
@@ -331,13 +327,13 @@ def _furthest(models: Sequence[Evaluated]) -> str:
         return ""
     worst = max(measured, key=_distance)
     whom = f"furthest from float: {shorten(worst.name, _SHORT)}, " if len(measured) > 1 else ""
-    decision = worst.drift.decision if worst.drift else None
+    decision = worst.decision
     flips = f", {numbers.percent(decision.flip_rate, 2)} flips" if decision else ""
     return f"{whom}{numbers.sqnr(worst.worst_output)}{flips}"
 
 
 def _worst_layer(models: Sequence[Evaluated]) -> str:
-    found = [(m.layers.layers[0], m) for m in models if m.layers and m.layers.layers]
+    found = [(m.ranking[0], m) for m in models if m.ranking]
     if not found:
         return ""
     layer, model = min(

@@ -350,7 +350,7 @@ class _Measure:
         if metric is not None:
             unit = "points" if metric.is_fraction else ""
             return cls(kind="metric", words=metric.name, unit=unit)
-        if model.drift is not None and model.drift.decision is not None:
+        if model.decision is not None:
             return cls(
                 kind="flips", words="decisions that differ from float's", unit="of the decisions"
             )
