@@ -114,7 +114,7 @@ def output_names(found: Sequence[str], asked: Sequence[str], inputs: Inputs) -> 
     names: list[str] = []
     for name in found:
         free = name
-        while free in given or free in names:
+        while free in {*given, *names}:
             free += "_output"
         names.append(free)
     return tuple(names)

@@ -36,6 +36,7 @@ _SPEC = re.compile(
 _DIM = re.compile(
     r"(?:(?P<least>\d+)\s*(?P<from><=?)\s*)?(?P<name>[A-Za-z_]\w*)\s*(?:(?P<to><=?|>=?)\s*(?P<most>\d+))?"
 )
+_SIZE = re.compile(r"0*[1-9]\d*")
 _UNNAMED = frozenset({"", "none", "?", "*", "-1"})
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 # Networks that shrink images want sizes of so many pixels, and multiples of what they shrink by.
@@ -232,7 +233,7 @@ def with_sizes(inputs: Inputs, sizes: Sequence[str]) -> Inputs:
     for text in sizes:
         name, _, listed = text.partition("=")
         name, numbers = name.strip(), [part.strip() for part in listed.split(",")]
-        if not all(n.isdecimal() and int(n) > 0 for n in numbers):
+        if not all(_SIZE.fullmatch(n) for n in numbers):
             raise UsageError(f"--sizes '{text}' is not NAME=SIZE,SIZE such as seq=1,9,128.")
         if name not in inputs.bounds:
             known = ", ".join(inputs.bounds) or "none"

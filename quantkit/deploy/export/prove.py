@@ -307,8 +307,7 @@ def _diagnosed(case: Case, sizes: Mapping[str, int], what: str, feeds: Feeds | N
     at = _named(sizes)
     other = [name for name, size in sizes.items() if size != case.traced[name]]
     if not _holds(case, seed=0):
-        layer = _first_layer(case, feeds) if feeds is not None else ""
-        return f"At {at} the exported file {what}{layer}; {_NOTHING_WRITTEN}."
+        return f"At {at} the exported file {what}{_first_layer(case, feeds)}; {_NOTHING_WRITTEN}."
     if not _holds(case, seed=1):
         return (
             f"The exported file holds values of the example that it was traced with: on other values it {what}; "
@@ -344,10 +343,10 @@ def _holds(case: Case, seed: int) -> bool:
     )
 
 
-def _first_layer(case: Case, feeds: Feeds) -> str:
+def _first_layer(case: Case, feeds: Feeds | None) -> str:
     """Return in words which part of the model is the first to differ; "" if that cannot be told."""
     layers = case.exported.layers
-    if not layers:
+    if feeds is None or not layers:
         return ""
     try:
         expected = case.framework.inner(feeds)

@@ -244,7 +244,7 @@ def ready_module(
         module.eval()
         module.to("cpu")
     _refuse_training(module)
-    by_name = tuple(s.name for s in inputs.specs) if _given_by_name(module, inputs) else ()
+    by_name = _given_by_name(module, inputs)
     inputs, sizes = _that_run(module, inputs, by_name)
     names, said = _same_twice(module, inputs.feeds(sizes, seed=0), by_name)
     digest, nbytes = state_digest(module.state_dict())
@@ -321,8 +321,8 @@ def _refuse_training(module: Any) -> None:
             )
 
 
-def _given_by_name(module: Any, inputs: Inputs) -> bool:
-    """Say whether inputs are called as forward()'s parameters; some of them alone would be a slip."""
+def _given_by_name(module: Any, inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of inputs that are called as forward()'s parameters, all or none; some of them would be a slip."""
     known, given = _parameters(module), [spec.name for spec in inputs.specs]
     needed = _parameters(module, needed=True)
     any_name = _takes_any_name(module) and all(name in given for name in needed)
@@ -332,7 +332,7 @@ def _given_by_name(module: Any, inputs: Inputs) -> bool:
             raise UsageError(
                 f"forward() also needs {', '.join(missing)}: {_signature_hint(module)} is how all of them might be given."
             )
-        return True
+        return tuple(given)
     mixed = [name for i, name in enumerate(given) if name in known and known[i : i + 1] != [name]]
     if mixed:
         raise UsageError(
@@ -344,7 +344,7 @@ def _given_by_name(module: Any, inputs: Inputs) -> bool:
             f"forward() takes {len(needed)} inputs ({', '.join(needed)}), and {len(given)} are given: "
             f"{_signature_hint(module)} is how they might be given."
         )
-    return False
+    return ()
 
 
 def _that_run(

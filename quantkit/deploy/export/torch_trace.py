@@ -331,7 +331,6 @@ def _end(value: Any) -> int | None:
 def _by_trace(job: "TorchModule", folder: Path, opset: int, note: str) -> Exported:
     torch = need_torch()
     path = folder / "exported.onnx"
-    names = [spec.name for spec in job.inputs.specs]
     axes = {
         spec.name: {a: d for a, d in enumerate(spec.dims) if isinstance(d, str)}
         for spec in job.inputs.specs
@@ -352,7 +351,7 @@ def _by_trace(job: "TorchModule", folder: Path, opset: int, note: str) -> Export
                 _tensors(job),
                 str(path),
                 dynamo=False,
-                input_names=names,
+                input_names=list(axes),
                 output_names=list(job.outputs),
                 dynamic_axes={name: found for name, found in axes.items() if found},
                 opset_version=min(opset, _NEWEST_OF_OLD),

@@ -165,6 +165,11 @@ class Wanted:
     pooling: str | None = None
     normalize: bool = True
 
+    @property
+    def classes(self) -> bool:
+        """Whether scores of classes are asked for."""
+        return self.softmax or self.top is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
@@ -219,11 +224,11 @@ class Predictor:
             wanted: What the caller asked for.
         """
         mode = wanted.pooling or self.pooling.mode
-        classes = wanted.softmax or wanted.top is not None
-        if mode != "none" and not classes:
+        if mode != "none" and not wanted.classes:
             return embedded(runs, replace(self.pooling, mode=mode), unit=wanted.normalize)
-        results = [outputs for _, outputs in runs]
-        found = [answer(one, self.labels, wanted.top, softmax=wanted.softmax) for one in results]
+        found = [
+            answer(outputs, self.labels, wanted.top, softmax=wanted.softmax) for _, outputs in runs
+        ]
         if len(found) == 1:
             return found[0]
         if all("predictions" in one for one in found):

@@ -173,7 +173,10 @@ def _short(raw: msgspec.Raw, what: str, decoder: Any) -> Any:
 
 
 def _parameters(raw: msgspec.Raw) -> Mapping[str, Any]:
-    return _short(raw, "A list of parameters", _PARAMETERS) or {}
+    found: Mapping[str, Any] = _short(raw, "A list of parameters", _PARAMETERS) or {}
+    if any(key.startswith("shared_memory") for key in found):
+        raise RequestError("Shared memory is not offered: send the tensor itself.")
+    return found
 
 
 def decoded(
@@ -230,10 +233,7 @@ def _arrays(
             )
         shape = _shape(tensor)
         count = prod(shape)
-        parameters = _parameters(tensor.parameters)
-        if any(key.startswith("shared_memory") for key in parameters):
-            raise RequestError("Shared memory is not offered: send the tensor itself.")
-        size = parameters.get(_SIZE)
+        size = _parameters(tensor.parameters).get(_SIZE)
         if size is None:
             flat = _from_json(tensor, port, shape)
         else:
@@ -465,8 +465,6 @@ def _wanted(asked: _Body, outputs: Sequence[Port]) -> tuple[Wanted, ...]:
         parameters = _parameters(one.parameters)
         if parameters.get("classification"):
             raise RequestError("classification is not offered here: ask /predict.")
-        if any(key.startswith("shared_memory") for key in parameters):
-            raise RequestError("Shared memory is not offered: the tensor itself is sent.")
         found.append(Wanted(name=one.name, binary=parameters.get("binary_data", usual) is True))
     if len({one.name for one in found}) < len(found):
         raise RequestError("An output is asked for twice.")

@@ -119,7 +119,7 @@ def _layer(box: Folded, head: ir.Node, plain: Box, known: Known) -> Box:
     timed = [known.seconds[name] for name in names if name in known.seconds]
     return replace(
         plain,
-        name=known.names.get(head.name or "", head.name or ""),
+        name=known.names.get(_head_name(box), _head_name(box)),
         op_type=head.op_type,
         attributes=tuple(_attributes(head)),
         runs=_runs(box, head, plain, known),
@@ -163,7 +163,7 @@ def _scopes(folded: Sequence[Folded], known: Known) -> list[Scope]:
     held = _held(folded)
     found: list[Scope | None] = []
     for box in folded:
-        name = "" if box.head is None else box.head.name or ""
+        name = _head_name(box)
         shared = known.scopes.get(known.names.get(name, name))
         found.append(() if box.head is None else shared or _own_scope(box, held))
     ahead = _ahead(folded, found)
@@ -172,6 +172,10 @@ def _scopes(folded: Sequence[Folded], known: Known) -> list[Scope]:
             before = [scope for s in sorted(box.reads) if (scope := found[s]) is not None]
             found[number] = _between(before, ahead[number])
     return [scope or () for scope in found]
+
+
+def _head_name(box: Folded) -> str:
+    return "" if box.head is None else box.head.name or ""
 
 
 def _between(before: Sequence[Scope], after: Scope | None) -> Scope:
@@ -316,19 +320,27 @@ def _shape(value: ir.Value) -> tuple[int | str, ...] | None:
 def _quantized(value: ir.Value) -> tuple[Quantizer | None, str]:
     """Return how the integers are quantized that a value is, or comes from, and their type; "" if it is no such value."""
     node = value.producer()
-    if node is None or node.op_type == "DynamicQuantizeLinear":
-        return None, "" if node is None else "uint8"
-    row = INTEGER_OPS.get(node.op_type)
-    if row is None:
-        return None, ""
-    restores = row.op_type == "DequantizeLinear"
-    slots = (row.reads[0].scale, row.reads[0].zero_point) if restores else row.result
-    if slots is None or slots[0] is None or slots[0] >= len(node.inputs):
+    if node is not None and node.op_type == "DynamicQuantizeLinear":
+        return None, "uint8"
+    slots = None if node is None else _result_slots(node)
+    if node is None or slots is None:
         return None, ""
     found = quantizer_in(node, slots)
     if found is not None:
         return found, found.dtype if found.dtype in _WHOLE_BYTES else "int8"
     return None, "" if constant(node.inputs[slots[0]]) is None else "int8"
+
+
+def _result_slots(node: ir.Node) -> tuple[int, int | None] | None:
+    """Return where scale and zero point of what a node makes, or restores, stand among its inputs; None: nowhere."""
+    row = INTEGER_OPS.get(node.op_type)
+    if row is None:
+        return None
+    restores = row.op_type == "DequantizeLinear"
+    scale, zero = (
+        (row.reads[0].scale, row.reads[0].zero_point) if restores else row.result or (None, None)
+    )
+    return None if scale is None or scale >= len(node.inputs) else (scale, zero)
 
 
 _Ends = tuple[float | None, float | None]

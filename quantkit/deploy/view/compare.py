@@ -117,9 +117,11 @@ def _candidates(
     nodes = [box.head] if of_head and box.head is not None else box.nodes
     for node in nodes:
         if of_head or node.op_type not in _QUIET:
-            other = pairs.get(node)
-            if other is not None and other in home:
-                yield home[other]
+            at = home.get(
+                pairs.get(node, node)
+            )  # a node without a partner is in no box of the other
+            if at is not None:
+                yield at
 
 
 def _described(a: int | None, b: int | None, first: Sequence[Box], second: Sequence[Box]) -> Pair:

@@ -463,10 +463,10 @@ class BoxScorer(Scorer):
         count = len(self._labels)
         both: list[Figure] = []
         for name, limits in (("map", slice(None)), ("map-50", slice(1))):
-            parts = tuple(tuple(_limited(one, limits) for one in own) for own in found)
+            parts = tuple(_limited(own, limits) for own in found)
             luck = None
             if lucky is not None:
-                part = tuple(_limited(one, limits) for one in lucky)
+                part = _limited(lucky, limits)
                 luck = AveragePrecision(found=(part,), images=count, name=name).value(0)
             both.append(AveragePrecision(found=parts, images=count, name=name, chance=luck))
         scores = np.stack([_overlap(own, self._labels) for own in given])
@@ -499,7 +499,7 @@ class BoxScorer(Scorer):
         best, most = next(iter(ways)), -1.0
         for name in (n for n in ways if n in distinct.values()):
             given = [_renamed(image, ways[name]) for image in images]
-            part = tuple(_limited(one, slice(1)) for one in matched(given, self._labels, (0.5,)))
+            part = _limited(matched(given, self._labels, (0.5,)), slice(1))
             value = AveragePrecision(found=(part,), images=len(given), name="map-50").value(0)
             best, most = (name, value) if value > most else (best, most)
         return best, ways[best]
@@ -510,8 +510,9 @@ class BoxScorer(Scorer):
         return f"{count} box{'' if count == 1 else 'es'}"
 
 
-def _limited(found: ClassDetections, limits: slice) -> ClassDetections:
-    return replace(found, hit=found.hit[limits], counts=found.counts[limits])
+def _limited(found: Sequence[ClassDetections], limits: slice) -> tuple[ClassDetections, ...]:
+    """Return the same at some of the limits of overlap."""
+    return tuple(replace(one, hit=one.hit[limits], counts=one.counts[limits]) for one in found)
 
 
 def _renamed(image: Detections, numbered: Mapping[int, int]) -> Detections:

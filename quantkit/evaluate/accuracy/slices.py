@@ -66,18 +66,18 @@ def slices_of(
 
 
 def _groups(measuring: Measuring) -> Iterator[_Group]:
-    scorer, decisions = measuring.scorer, measuring.decisions
-    classes = None if scorer is None else scorer.classes()
-    if classes is not None:
-        for group in groups_by_class(classes):
-            yield replace(group, name=measuring.name(int(group.name)))
-    elif scorer is None and decisions is not None:
+    scorer, decisions, together = measuring.scorer, measuring.decisions, 1
+    if scorer is not None:
+        together = scorer.together
+        if (classes := scorer.classes()) is not None:
+            for group in groups_by_class(classes):
+                yield replace(group, name=measuring.name(int(group.name)))
+        if (numbers := scorer.numbers()) is not None:
+            yield from groups_by_range("label", numbers)
+    elif decisions is not None:
         for group in groups_by_class(decisions.of(0)):
             yield replace(group, name=f"float says {measuring.name(int(group.name))}")
-    numbers = None if scorer is None else scorer.numbers()
-    if numbers is not None:
-        yield from groups_by_range("label", numbers)
-    lengths = measuring.lengths(1 if scorer is None else scorer.together)
+    lengths = measuring.lengths(together)
     yield from groups_by_range("length", lengths, "tokens" if measuring.text else "long")
 
 

@@ -92,18 +92,20 @@ def judge(a: Figure | None, b: Figure | None, *, same_samples: bool = True) -> V
         return "same"
     if a.value is None or b.value is None:
         return "better" if b.value is None else "worse"
-    if not same_samples and a.interval and b.interval:
-        apart = a.interval.high < b.interval.low or b.interval.high < a.interval.low
-        if not apart:
-            return "within noise"
-    inside = [
-        interval.low <= value <= interval.high
-        for interval, value in ((a.interval, b.value), (b.interval, a.value))
-        if interval is not None
-    ]
-    if inside and all(inside):
+    overlap = not same_samples and _overlap(a.interval, b.interval)
+    if overlap or _within_each_other((a.interval, b.value), (b.interval, a.value)):
         return "within noise"
     return "better" if (b.value > a.value) == b.higher_is_better else "worse"
+
+
+def _overlap(a: Interval | None, b: Interval | None) -> bool:
+    return a is not None and b is not None and a.low <= b.high and b.low <= a.high
+
+
+def _within_each_other(*pairs: tuple[Interval | None, float]) -> bool:
+    """Say whether each value lies in the interval beside it; one at least must have an interval."""
+    known = [(interval, value) for interval, value in pairs if interval is not None]
+    return bool(known) and all(i.low <= value <= i.high for i, value in known)
 
 
 _DIGEST = 12  # characters of a digest that people read

@@ -52,21 +52,22 @@ def _mark(
     trial: Trial, result: Result, tuning: Tuning, place: int | None, label: str, *, timed: bool
 ) -> Mark:
     scale = 100.0 if tuning.is_fraction else 1.0
-    judged = result.judged_drop(trial.name) if trial.name == tuning.chosen else None
-    middle, low, high = (scale * v for v in judged or (0.0, 0.0, 0.0))
+    is_chosen = trial.name == tuning.chosen
+    judged = result.judged_drop(trial.name) if is_chosen else None
+    final = tuple(scale * v for v in judged or ())  # the estimate, and its ends
     size = None if trial.size is None else 100 * trial.size
     return Mark(
         name=trial.name,
         look=look(place or 0),
         x=(trial.latency, size) if timed else (size,),
         y=scale * (trial.drop or 0.0),
-        interval=(low, high) if judged else None,
-        middle=middle if judged else None,
-        words="" if place is None else f"{trial.made}{', chosen' * (trial.name == tuning.chosen)}",
+        interval=(final[1], final[2]) if final else None,
+        middle=final[0] if final else None,
+        words="" if place is None else f"{trial.made}{', chosen' * is_chosen}",
         tip=_tip(result, tuning, trial),
         label=label,
         faint=place is None,
-        chosen=trial.name == tuning.chosen,
+        chosen=is_chosen,
     )
 
 
