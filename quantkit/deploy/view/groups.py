@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 
 Scope = tuple[str, ...]
 
@@ -413,23 +413,29 @@ def _arranged(depth: Sequence[int], nets: Sequence[Net]) -> tuple[tuple[int, ...
     layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
     for place, at in enumerate(depth):
         layers[at].append(place)
+    above, below = _neighbours(depth, nets)
+    best, fewest = [list(layer) for layer in layers], _crossings(layers, below)
+    # Down and up in turns: what is sorted, by which neighbours, and the step to the layer that these are in.
+    turns = cycle(((slice(1, None), above, -1), (slice(-2, None, -1), below, 1)))
+    for chosen, others, step in islice(turns, _SWEEPS):
+        if not fewest:
+            break
+        for layer in layers[chosen]:
+            _sort_layer(layer, others, layers, depth, step)
+        count = _crossings(layers, below)
+        if count < fewest:
+            best, fewest = [list(layer) for layer in layers], count
+    return tuple(tuple(layer) for layer in best)
+
+
+def _neighbours(depth: Sequence[int], nets: Sequence[Net]) -> tuple[list[list[int]], ...]:
+    """Return what each place is connected to in the layer above it, and in the layer below."""
     above: list[list[int]] = [[] for _ in depth]
     below: list[list[int]] = [[] for _ in depth]
     for upper, lower in _links(depth, nets):
         above[lower].append(upper)
         below[upper].append(lower)
-    best, fewest = [list(layer) for layer in layers], _crossings(layers, below)
-    for sweep in range(_SWEEPS):
-        if not fewest:
-            break
-        down = sweep % 2 == 0
-        others = above if down else below
-        for layer in layers[1:] if down else layers[-2::-1]:
-            _sort_layer(layer, others, layers, depth, -1 if down else 1)
-        count = _crossings(layers, below)
-        if count < fewest:
-            best, fewest = [list(layer) for layer in layers], count
-    return tuple(tuple(layer) for layer in best)
+    return above, below
 
 
 def _links(depth: Sequence[int], nets: Sequence[Net]) -> Iterator[tuple[int, int]]:

@@ -24,6 +24,7 @@ _FLOATS = frozenset(f"tensor({name})" for name in ("float", "double", "float16",
 _HALVED = _FLOATS - {"tensor(double)"}
 
 Extents = tuple[int | None, ...]
+_Port = tuple[str, Extents | None]  # type and extents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,22 +87,21 @@ def open_models(
     # fix a batch that was free, and data is then cut for the narrowest, or the candidate alone would fail half-way
     # through. Outputs must agree by name and type, as they are compared one by one.
     # One of the two may be in float16, inputs and outputs too: the samples are then float32, which sessions of halves take.
-    fixed = {spec.name: list(spec.shape) for spec in inputs}
-    kinds = {name: kind for name, (kind, _) in _inputs(reference).items()}
-    mixed: set[str] = set()
     for model in opened[1:]:
         _check_same("input", _inputs(model), _inputs(reference), model.name)
-        outputs = {spec.name: (spec.type, spec.shape) for spec in model.outputs}
-        wanted = {spec.name: (spec.type, spec.shape) for spec in reference.outputs}
-        _check_same("output", outputs, wanted, model.name)
-        for name, (kind, shape) in _inputs(model).items():
-            mixed.update({name} if kind != kinds[name] else ())
-            for axis, extent in enumerate(shape or ()):
-                fixed[name][axis] = extent if fixed[name][axis] is None else fixed[name][axis]
-    specs = (
-        replace(spec, dtype=np.dtype(np.float32)) if spec.name in mixed else spec for spec in inputs
-    )
-    return opened, tuple(replace(spec, shape=tuple(fixed[spec.name])) for spec in specs)
+        _check_same("output", _outputs(model), _outputs(reference), model.name)
+    ports = [_inputs(model) for model in opened]
+    return opened, tuple(_fitting(spec, [own[spec.name] for own in ports]) for spec in inputs)
+
+
+def _fitting(spec: InputSpec, ports: Sequence[_Port]) -> InputSpec:
+    """Return an input of the float model as it fits all models, of which the first is float."""
+    mixed = len({kind for kind, _ in ports}) > 1
+    fixed = list(spec.shape)
+    for _, shape in ports[1:]:
+        for axis, extent in enumerate(shape or ()):
+            fixed[axis] = extent if fixed[axis] is None else fixed[axis]
+    return replace(spec, shape=tuple(fixed), dtype=np.dtype(np.float32) if mixed else spec.dtype)
 
 
 def single_rows(
@@ -142,8 +142,12 @@ def _open(model: NamedModel) -> OpenModel:
     return OpenModel(name=model.name, session=session, outputs=outputs)
 
 
-def _inputs(model: OpenModel) -> dict[str, tuple[str, Extents | None]]:
+def _inputs(model: OpenModel) -> dict[str, _Port]:
     return {i.name: (i.type, _extents(i.shape)) for i in model.session.get_inputs()}
+
+
+def _outputs(model: OpenModel) -> dict[str, _Port]:
+    return {spec.name: (spec.type, spec.shape) for spec in model.outputs}
 
 
 def _extents(shape: Sequence[Any] | None) -> Extents | None:
@@ -155,8 +159,8 @@ def _extents(shape: Sequence[Any] | None) -> Extents | None:
 
 def _check_same(
     what: str,
-    have: Mapping[str, tuple[str, Extents | None]],
-    want: Mapping[str, tuple[str, Extents | None]],
+    have: Mapping[str, _Port],
+    want: Mapping[str, _Port],
     model: str,
 ) -> None:
     """Raise if names, types, ranks or fixed extents differ."""

@@ -371,14 +371,8 @@ def detector_outputs(
     # head before suppression, [1, 4 + classes, places] or [1, places, 5 + classes]: places are always more than
     # columns, which tells the two apart. Suppression is then done here.
     shapes = {o.name: first[o.name][0].shape for o in outputs}
-    boxes = _output_called(shapes, ("box", "dets", "loc"), last=4)
-    scores = _output_called(shapes, ("score", "conf", "prob"))
-    classes = _output_called(shapes, ("label", "class", "cls", "categor"), other=scores)
-    if boxes and scores and classes:
-        rows = int(np.prod(shapes[boxes])) // 4
-        if all(int(np.prod(shapes[name])) == rows for name in (scores, classes)):
-            upright = boxes.rpartition("/")[2].startswith("detection_boxes")
-            return DetectorOutputs(boxes=boxes, scores=scores, classes=classes, upright=upright)
+    if (named := _by_name(shapes)) is not None:
+        return named
     for name, shape in shapes.items():
         if len(shape) in {2, 3} and shape[-1] in _TABLES and np.prod(shape[:-1]) <= _FEWEST:
             return DetectorOutputs(boxes=name)
@@ -394,6 +388,18 @@ def detector_outputs(
         f"[N, 6] (x1, y1, x2, y2, score, class); the model has {described}: export it with suppression, or give a metric "
         "of your own."
     )
+
+
+def _by_name(shapes: Mapping[str, tuple[int, ...]]) -> DetectorOutputs | None:
+    """Return the three outputs that are called boxes, scores and classes; None if one is missing."""
+    boxes = _output_called(shapes, ("box", "dets", "loc"), last=4)
+    scores = _output_called(shapes, ("score", "conf", "prob"))
+    classes = _output_called(shapes, ("label", "class", "cls", "categor"), other=scores)
+    counts = {int(np.prod(shapes[name])) for name in (scores, classes) if name}
+    if not (boxes and scores and classes) or counts != {int(np.prod(shapes[boxes])) // 4}:
+        return None
+    upright = boxes.rpartition("/")[2].startswith("detection_boxes")
+    return DetectorOutputs(boxes=boxes, scores=scores, classes=classes, upright=upright)
 
 
 def _output_called(

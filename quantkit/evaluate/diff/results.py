@@ -334,8 +334,7 @@ def _candidate(
     left, right = figures_of(a), figures_of(b)
     layers = list(_layers(a, b))
     worse = [c for c in layers if _db(c.b) < _db(c.a)]
-    outcomes = [v.outcome if v is not None else "" for v in verdicts]
-    judged = [{j.rule.key: j for j in v.rules} if v is not None else {} for v in verdicts]
+    outcomes = ["" if v is None else v.outcome for v in verdicts]
     return CandidateDiff(
         name=name,
         figures=tuple(
@@ -345,7 +344,7 @@ def _candidate(
         outcome=Change(what="verdict", a=outcomes[0], b=outcomes[1])
         if outcomes[0] != outcomes[1]
         else None,
-        rules=tuple(_rules(*judged)),
+        rules=tuple(_rules(*map(_judged, verdicts))),
         layers_worse=tuple(sorted(worse, key=lambda c: _db(c.b) - _db(c.a))),
         layers_better=len(layers) - len(worse),
         warnings_new=tuple(w for w in b.warnings if w not in a.warnings),
@@ -366,6 +365,10 @@ def _change(name: str, a: Figure | None, b: Figure | None, *, same_samples: bool
         b_interval=b.interval if b is not None else None,
         verdict=judge(a, b, same_samples=same_samples),
     )
+
+
+def _judged(verdict: GateVerdict | None) -> dict[str, Judged]:
+    return {} if verdict is None else {judged.rule.key: judged for judged in verdict.rules}
 
 
 def _rules(a: dict[str, Judged], b: dict[str, Judged]) -> Iterator[RuleChange]:
