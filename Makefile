@@ -34,7 +34,7 @@ test-export: $(STAMP)  ## exports from PyTorch, and training with it; where that
 	  || $(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' \
 	  || echo "$(TORCH) cannot be installed: the tests of its exports and of training skip"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[export]'
-	$(BIN)/pytest -rs tests/export tests/reduce/distill
+	$(BIN)/pytest -rs tests/export tests/reduce/distill tests/pipeline/test_distill.py
 
 FUZZ_RUNS ?= 2000
 

@@ -18,6 +18,7 @@ from quantkit._version import __version__ as __version__
 if TYPE_CHECKING:
     from quantkit.api.calibrate import calibrate as calibrate
     from quantkit.api.diff import diff_models as diff_models, diff_results as diff_results
+    from quantkit.api.distill import distill as distill
     from quantkit.api.evaluate import evaluate_models as evaluate_models
     from quantkit.api.export import ExportResult as ExportResult, export_model as export_model
     from quantkit.api.gate import GateVerdict as GateVerdict, gate_result as gate_result
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         check_metric as check_metric,
     )
     from quantkit.evaluate.diff import ModelDiff as ModelDiff, ResultDiff as ResultDiff
+    from quantkit.pipeline.distilled import DistillResult as DistillResult
     from quantkit.pipeline.inspect import Inspection as Inspection, inspect_model as inspect_model
     from quantkit.pipeline.optimize import check_pass as check_pass
     from quantkit.pipeline.result import QuantizeResult as QuantizeResult
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         BatchSettings as BatchSettings,
         CompressSettings as CompressSettings,
         DataSettings as DataSettings,
+        DistillSettings as DistillSettings,
         GateSettings as GateSettings,
         ImageSettings as ImageSettings,
         LimitSettings as LimitSettings,
@@ -87,6 +90,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 _PUBLIC = {
     "quantkit.api.calibrate": "calibrate",
     "quantkit.api.diff": "diff_models diff_results",
+    "quantkit.api.distill": "distill",
     "quantkit.api.evaluate": "evaluate_models",
     "quantkit.api.export": "ExportResult export_model",
     "quantkit.api.gate": "GateVerdict gate_result",
@@ -102,6 +106,7 @@ _PUBLIC = {
     "quantkit.errors": "QuantkitError",
     "quantkit.evaluate.accuracy.user_metric": "MetricFunction check_metric",
     "quantkit.evaluate.diff": "ModelDiff ResultDiff",
+    "quantkit.pipeline.distilled": "DistillResult",
     "quantkit.pipeline.inspect": "Inspection inspect_model",
     "quantkit.pipeline.optimize": "check_pass",
     "quantkit.pipeline.result": "QuantizeResult",
@@ -111,7 +116,7 @@ _PUBLIC = {
     "quantkit.quantize.plan": "Plan",
     "quantkit.quantize.rewrite.simplify.plugins": "ModelPass",
     "quantkit.result": "Result load_result",
-    "quantkit.settings": "BatchSettings CompressSettings DataSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
+    "quantkit.settings": "BatchSettings CompressSettings DataSettings DistillSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
     "quantkit.spec": "QInt8 QUInt8 QuantType",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

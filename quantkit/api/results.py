@@ -15,6 +15,9 @@ from quantkit.evaluate.diff.results import CandidateDiff as CandidateDiff
 from quantkit.evaluate.diff.results import FigureChange as FigureChange
 from quantkit.evaluate.diff.results import Unit as Unit
 from quantkit.evaluate.diff.weights import WeightChange as WeightChange
+from quantkit.pipeline.distilled import DistillPlan as DistillPlan
+from quantkit.pipeline.distilled import DistillResult as DistillResult
+from quantkit.pipeline.distilled import Trained as Trained
 from quantkit.pipeline.inspect import Inspection as Inspection
 from quantkit.pipeline.inspect import Port as Port
 from quantkit.pipeline.optimize import OptimizeResult as OptimizeResult

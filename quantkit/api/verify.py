@@ -15,7 +15,12 @@ from quantkit.calibration.container import is_calibration
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.model.graph.load import model_files
-from quantkit.model.provenance import Provenance, content_digest, read_provenance
+from quantkit.model.provenance import (
+    Provenance,
+    content_digest,
+    model_digest,
+    read_provenance,
+)
 from quantkit.pipeline.chain import chain_of
 from quantkit.pipeline.form import run_form
 from quantkit.pipeline.forms import form_of, settings_of
@@ -33,6 +38,7 @@ from quantkit.pipeline.verify_file import (
 )
 from quantkit.quantize.plan import Plan
 from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
+from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, parse_memory
 from quantkit.settings.record import data_settings_of, recorded_settings
 
@@ -44,6 +50,7 @@ def verify_file(  # noqa: PLR0913 - one parameter per question
     data: str | Path | None = None,
     *,
     again: bool = False,
+    student: str | Path | None = None,
     settings: DataSettings | None = None,
     memory: int | str | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -59,6 +66,7 @@ def verify_file(  # noqa: PLR0913 - one parameter per question
         float_model: What it should be made from; it is also run beside it.
         data: What it should be calibrated with: data, or the file of a calibration.
         again: Also quantize again as recorded, and compare the bytes; needs the float model.
+        student: The model that distillation began with; `again` needs it for a distilled model, of which the float model is the teacher.
         settings: How samples are prepared; None is as the model's record says.
         memory: Bytes that may be held at once (or "500MB", "1GB"), where settings do not say it.
         progress: Called with what is being done.
@@ -83,14 +91,17 @@ def verify_file(  # noqa: PLR0913 - one parameter per question
     found = attest(path, float_model=source, **given)
     if not again or source is None:
         return found
-    return replace(found, checks=(*found.checks, reproduce(path, source, **given)))
+    start = None if student is None else as_path(student, "student")
+    made = reproduce(path, source, student=start, **given)
+    return replace(found, checks=(*found.checks, made))
 
 
-def reproduce(
+def reproduce(  # noqa: PLR0913 - one parameter per file
     model: Path,
     float_model: Path,
     *,
     data: Path | None = None,
+    student: Path | None = None,
     settings: DataSettings | None = None,
     memory: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -101,6 +112,7 @@ def reproduce(
         model: A model that quantkit wrote.
         float_model: What it was made from.
         data: What it was calibrated with: data, or the file of a calibration.
+        student: The model that distillation began with, where no step before made it.
         settings: How samples are prepared; None is as the record says.
         memory: Bytes that may be held at once, where settings do not say it.
         progress: Called with what is being done.
@@ -116,21 +128,24 @@ def reproduce(
         )
     follows = chain.plan is not None  # as the last step, the only one that can
     obstacles = [_obstacle(step, data, follows=follows) for step in chain.steps]
+    obstacles.append(_other_student(chain.steps[0], student))
     if obstacle := next(filter(None, obstacles), ""):
         return Check("again", "unknown", f"Cannot be made again: {obstacle}.")
     # Records name the file that was read, and external data is named after the file.
-    names = [*(step.float.name for step in chain.steps[1:]), model.name]
-    made = float_model
+    names = [*map(_name_read, chain.steps[1:]), model.name]
+    made = float_model if student is None else student
     with scratch() as folder:
         for number, (step, name) in enumerate(zip(chain.steps, names, strict=True)):
             progress(f"Making it again ({step.kind})")
             source, made = made, folder / str(number) / name
+            start = source if step.kind == "distill" else None
+            source = source if start is None else float_model
             made.parent.mkdir()
             plan, how = chain.plan if step is chain.steps[-1] else None, settings
             try:
                 if settings is None and was_calibrated(step):
                     how = replace(data_settings_of(step.options), memory=memory)
-                _make(step, source, made, data, how or DataSettings(), plan)
+                _make(step, (source, start), made, data, how or DataSettings(), plan)
             except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
                 raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
         return _compared(model, made, says)
@@ -161,15 +176,33 @@ def _foreign(passes: Sequence[str]) -> str:
     return ""
 
 
+def _other_student(first: Provenance, student: Path | None) -> str:
+    """Return why the first step of a chain cannot train a student again; "" if it can, or trains none."""
+    recorded = first.options.get("student")
+    if recorded is None:
+        return "" if student is None else "no student began it; leave out --student"
+    if student is None:
+        return f"it was distilled from the student {recorded['name']}; give it as --student"
+    if model_digest(load_model(student))["sha256"] == recorded["sha256"]:
+        return ""
+    return f"{student.name} is not the student that it was distilled from"
+
+
+def _name_read(says: Provenance) -> str:
+    """Return the name of the file that a step read, other than the teacher of a distillation."""
+    name: str = says.options.get("student", {}).get("name", says.float.name)
+    return name
+
+
 def _make(
     says: Provenance,
-    source: Path,
+    sources: tuple[Path, Path | None],
     target: Path,
     data: Path | None,
     settings: DataSettings,
     plan: Plan | None,
 ) -> None:
-    given = says.options
+    given, (source, student) = says.options, sources
     verify, external = bool(given["verify"]), bool(given["external_data"])
     if says.kind == "optimize":
         optimize_model(
@@ -184,6 +217,7 @@ def _make(
         )
         return
     job = _job(says, source, data if was_calibrated(says) else None, settings)
+    job = replace(job, student=student)
     output = Output(path=target, verify=verify, external_data=external)
     run_form(form_of(job, output, plan=plan))
 
@@ -218,6 +252,8 @@ def _compared(model: Path, made: Path, says: Provenance) -> Check:
         return Check("again", "ok", f"Made again, it is the same model{differ}.")
     if not causes:
         return Check("again", "wrong", "Made again from the same inputs, it is another model.")
+    if says.kind == "distill":
+        causes.append("training repeats its bytes only on the same CPU with the same torch")
     inputs = says.float.sha256 != now.float.sha256 or _data_of(says) != _data_of(now)
     return Check(
         "again", "wrong" if inputs else "unknown", f"Made again, it differs: {'; '.join(causes)}."

@@ -20,9 +20,9 @@ from quantkit.cli.export import export
 from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
-from quantkit.cli.optimize import optimize
 from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
+from quantkit.cli.reduce import distill, optimize
 from quantkit.cli.report import report
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import compress, tune
@@ -55,7 +55,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize)
+_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize, distill)
 _JUDGING = (evaluate, report, gate, diff, view, verify, targets)
 _RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):

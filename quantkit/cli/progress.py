@@ -133,6 +133,7 @@ class Watch:
     def name(self, text: str) -> None:
         """Name what moves the bar."""
         self._doing = text
+        self._progress.update(self._task, description=printable(f"{self._step}{text}"))
 
     def stage(self, text: str) -> None:
         """Name the stage; what it counts, if anything, is not known yet."""
@@ -171,7 +172,7 @@ class Watch:
 
     def resumed(self, samples: int) -> None:
         """Say where an interrupted run is taken up."""
-        errors().print(f"continuing after {samples:,} samples that an earlier run has done")
+        errors().print(f"continuing after {samples:,} {self._what} that an earlier run has done")
         self._progress.update(self._task, completed=samples)
 
     def tick(self, samples: int) -> None:

@@ -87,8 +87,8 @@ def present(
         line(note)
     checked = result.verification
     if checked is not None:
-        _print_verified(checked, f"SQNR vs float on {checked.judged_on}", checked.figures())
-    _print_written(target)
+        print_verified(checked, f"SQNR vs float on {checked.judged_on}", checked.figures())
+    print_written(target)
     print_notes(result.warnings)
 
 
@@ -105,7 +105,7 @@ def _promises(how: StaticSettings, plan: "Plan") -> list[str]:
     return [f"layers give the same integers on AVX2, VNNI and ARM CPUs{more}"]
 
 
-def _print_written(target: Path) -> None:
+def print_written(target: Path) -> None:
     """Name the files of a model that was written."""
     from quantkit.api.files import model_files
 
@@ -113,7 +113,7 @@ def _print_written(target: Path) -> None:
     line(f"wrote {listed}")
 
 
-def _print_verified(checked: "Verification", how: str, figures: str) -> None:
+def print_verified(checked: "Verification", how: str, figures: str) -> None:
     """Print what was checked before a model was written.
 
     Args:
@@ -170,8 +170,8 @@ def present_optimized(result: "OptimizeResult", target: Path) -> None:
     checked = result.verification
     if checked is not None:
         found = ", ".join(f"{name} {_moved(db)}" for name, db in checked.compared.items())
-        _print_verified(checked, "against the input on made-up data", found)
-    _print_written(target)
+        print_verified(checked, "against the input on made-up data", found)
+    print_written(target)
     print_notes(result.warnings)
 
 
@@ -207,7 +207,7 @@ def present_exported(result: "ExportResult", target: Path) -> None:
     marked(
         f"[green]proved[/]: valid, loads in onnxruntime, equal to {result.source.framework} in {runs} runs"
     )
-    _print_written(target)
+    print_written(target)
     print_notes(result.notes)
 
 

@@ -33,6 +33,10 @@ def verify(
         bool,
         typer.Option("--again", help="Also quantize again as recorded, and compare the bytes."),
     ] = False,
+    student: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --again: the student of a distilled model."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a model that quantkit wrote: unchanged, made from this float model and this data, runs.
@@ -53,6 +57,7 @@ def verify(
             float_model,
             data,
             again=again,
+            student=student,
             settings=settings,
             memory=memory,
             progress=show,

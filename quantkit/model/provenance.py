@@ -118,10 +118,13 @@ def _external_digest(tensor: onnx.TensorProto, model: Path) -> bytes:
     return digest.digest()
 
 
-def software() -> dict[str, str]:
-    """Return the versions that the figures depend on."""
-    others = {name: version(name) for name in ("onnx", "numpy")}
-    return {"quantkit": __version__, "onnxruntime": runtime_package()[1], **others}
+def software(*more: str) -> dict[str, str]:
+    """Return the versions that results depend on; of more packages than those that all of them do, where these are installed."""
+    found = {"quantkit": __version__, "onnxruntime": runtime_package()[1]}
+    for name in ("onnx", "numpy", *more):
+        with suppress(PackageNotFoundError):
+            found.setdefault(name, version(name))
+    return found
 
 
 def runtime_package() -> tuple[str, str]:

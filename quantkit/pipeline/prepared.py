@@ -38,13 +38,14 @@ class Job(Generic[Options]):
     """What to quantize, and how; `Options` is the settings class of the form.
 
     Attributes:
-        source: The float model.
+        source: The float model; for distillation the teacher.
         options: What the user chose.
         data: Samples, or a calibration; None: there are none.
         settings: How samples are prepared.
         calibrate: How samples are read, and ranges estimated.
         kept: Nodes that measuring left in float when the same file was written before; None: nothing was measured yet.
         bits: Likewise, the bits of each weight in the file.
+        student: For distillation, the model to train.
     """
 
     source: str | Path | onnx.ModelProto
@@ -54,6 +55,7 @@ class Job(Generic[Options]):
     calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
     kept: Mapping[str, Kept] | None = None
     bits: Mapping[str, int] | None = None
+    student: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

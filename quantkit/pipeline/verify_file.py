@@ -234,23 +234,24 @@ def _data(case: _Case) -> Check:
         why = "Made from a calibration that names no data." if needed else "Made without data."
         return Check("data", "unknown" if needed or case.data else "ok", why)
     named = f"{wanted.samples:,} samples of {wanted.name} ({wanted.kind})"
+    verb = "Trained" if case.says.kind == "distill" else "Calibrated"
     if case.data is None or not wanted.fingerprint:
         missing = "give --data to compare" if wanted.fingerprint else "nothing identifies them"
-        return Check("data", "unknown", f"Calibrated with {named}; {missing}.")
-    return _samples(case, named, wanted.fingerprint)
+        return Check("data", "unknown", f"{verb} with {named}; {missing}.")
+    return _samples(case, verb, named, wanted.fingerprint)
 
 
-def _samples(case: _Case, named: str, wanted: str) -> Check:
+def _samples(case: _Case, verb: str, named: str, wanted: str) -> Check:
     recorded = case.recorded()
     if _fingerprint(case, case.settings or recorded) == wanted:
-        return Check("data", "ok", f"Calibrated with this data: {named}.")
+        return Check("data", "ok", f"{verb} with this data: {named}.")
     if case.settings is not None and _fingerprint(case, recorded) == wanted:
         return Check(
             "data",
             "wrong",
             "The same files, prepared in another way: settings differ from the recorded ones.",
         )
-    return Check("data", "wrong", f"Calibrated with other data: {named}.")
+    return Check("data", "wrong", f"{verb} with other data: {named}.")
 
 
 def _calibration(says: Provenance, given: Calibration) -> Check:
@@ -314,7 +315,8 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
         return Reference(
             feeds={}, outputs={}, note="not compared with float: no sample is readable"
         )
-    named = on if fitted and known else "samples of the given data"
+    own = fitted and known and case.says.kind != "distill"
+    named = on if own else "samples of the given data"
     return run_float(float_model, feeds[0], more=feeds[1:], on=named)
 
 
@@ -362,7 +364,7 @@ def version_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 
 def _software(says: Provenance) -> Check:
-    changes = version_changes(says.software, software())
+    changes = version_changes(says.software, software(*({"torch"} & says.software.keys())))
     if changes:
         return Check("software", "unknown", f"Made with {'; '.join(changes)}.")
     listed = ", ".join(f"{name} {number}" for name, number in sorted(says.software.items()))

@@ -19,6 +19,7 @@ from quantkit.settings.declare import Percent as Percent
 from quantkit.settings.declare import Size as Size
 from quantkit.settings.declare import Switch as Switch
 from quantkit.settings.declare import closest as closest
+from quantkit.settings.distill import DistillSettings as DistillSettings
 from quantkit.settings.evaluate import METRICS as METRICS
 from quantkit.settings.evaluate import EvaluateSettings as EvaluateSettings
 from quantkit.settings.evaluate import metric_plugins as metric_plugins

@@ -16,6 +16,7 @@ import msgspec
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings.data import DataSettings
 from quantkit.settings.declare import Settings
+from quantkit.settings.distill import DistillSettings
 from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.integers import (
     DynamicSettings,
@@ -42,7 +43,11 @@ LATER: Mapping[type, tuple[str, ...]] = {
     RecoverSettings: ("activation_ranges",),
     TensorRule: ("symmetric", "scales", "zero_points", "axis", "reduced", "readers"),
 }
-TABLES: Mapping[type, str] = {Float16Settings: "float16", WeightsSettings: "weights"}
+TABLES: Mapping[type, str] = {
+    DistillSettings: "distill",
+    Float16Settings: "float16",
+    WeightsSettings: "weights",
+}
 _Kind = TypeVar("_Kind", bound=Settings)
 # What static settings are called in a record, where they are there as they are.
 _STATIC = ("target", "per_channel", "symmetric_activations", "include", "exclude")

@@ -11,6 +11,7 @@ from typing import Any
 from quantkit.errors import UsageError, as_os_error
 from quantkit.settings.data import CalibrateSettings, DataSettings
 from quantkit.settings.declare import Settings, Table, closest, declared, setting, table, tables
+from quantkit.settings.distill import DistillSettings
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.gate import CompressSettings, GateSettings, TuneSettings
@@ -41,6 +42,7 @@ class Recipe(Settings):
     tune: TuneSettings = table(TuneSettings)
     compress: CompressSettings = table(CompressSettings)
     weights: WeightsSettings = table(WeightsSettings)
+    distill: DistillSettings = table(DistillSettings)
     serve: ServeSettings = table(ServeSettings)
     package: PackageSettings = table(PackageSettings)
     folder: Path = field(default_factory=Path)

@@ -83,7 +83,7 @@ def placed(line: Line) -> str:
 
 
 _TORCH = (
-    "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
+    "{} needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
     "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and {}."
 )
 
@@ -214,7 +214,7 @@ def user_code(doing: str) -> Iterator[None]:
     except ModuleNotFoundError as e:
         missing = e.name or str(e)
         if missing.partition(".")[0] == "torch":
-            raise UsageError(_TORCH.format(install_command("export"))) from e
+            raise UsageError(_TORCH.format("This source", install_command("export"))) from e
         raise UsageError(f"{doing} needs the module '{missing}': install it.") from e
     except (Exception, SystemExit) as e:
         raise ModelError(f"{doing} fails: {blamed(e)}.") from e
@@ -238,13 +238,17 @@ def quiet_import(name: str, needs: str) -> ModuleType:
         raise UsageError(needs if getattr(e, "name", None) else f"{needs} ({e})") from e
 
 
-def need_torch() -> Any:
+def need_torch(what: str = "This source", extra: str = "export") -> Any:
     """Import torch.
+
+    Args:
+        what: What needs it, for the message.
+        extra: The extra of quantkit to install with it.
 
     Raises:
         UsageError: It is not installed; the message says how to get the build for CPUs.
     """
-    return quiet_import("torch", _TORCH.format(install_command("export")))
+    return quiet_import("torch", _TORCH.format(what, install_command(extra)))
 
 
 @contextmanager

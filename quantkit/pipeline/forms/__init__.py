@@ -5,6 +5,7 @@ from typing import Any
 
 from quantkit.calibration.monitor import Monitor
 from quantkit.pipeline.form import Form
+from quantkit.pipeline.forms.distill import DistillForm
 from quantkit.pipeline.forms.dynamic import DynamicForm
 from quantkit.pipeline.forms.float16 import Float16Form
 from quantkit.pipeline.forms.static import StaticForm
@@ -12,6 +13,7 @@ from quantkit.pipeline.forms.weights import WeightsForm
 from quantkit.pipeline.prepared import Job, Output
 from quantkit.quantize.plan import Plan
 from quantkit.settings import (
+    DistillSettings,
     DynamicSettings,
     Float16Settings,
     StaticSettings,
@@ -24,6 +26,7 @@ FORMS: Mapping[type[Settings], type[Form[Any, Any]]] = {
     StaticSettings: StaticForm,
     WeightsSettings: WeightsForm,
     Float16Settings: Float16Form,
+    DistillSettings: DistillForm,
 }
 
 

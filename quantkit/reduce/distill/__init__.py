@@ -1,1 +1,1 @@
-"""Training of a small model on what a large one outputs. All but this file and `numbers` imports torch: import them inside functions."""
+"""Train a small model to reproduce the outputs of a large one. Every module here imports torch: import them inside functions."""

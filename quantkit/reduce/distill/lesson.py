@@ -1,4 +1,4 @@
-"""What a student learns from its teacher: outputs by their kind, and inner tensors that both have."""
+"""Set up a training: the outputs to compare by their kinds, the inner tensors that both models have, and the weights to train."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,18 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
-from quantkit.errors import NothingToQuantizeError, UsageError
+from quantkit.errors import NothingToQuantizeError, UnknownNodeError, UsageError
 from quantkit.model.graph.load import LoadedModel
+from quantkit.model.ops.float_ops import PRODUCTS
 from quantkit.reduce.distill.batches import Batches, Feeds
 from quantkit.reduce.distill.losses import Objective, OutputKind, mask_in, output_kind
 from quantkit.reduce.distill.network import Network
-from quantkit.reduce.distill.training import Teacher, Training
+from quantkit.reduce.distill.training import Answers, Training
 from quantkit.reduce.distill.weights import Weight, weights_of
 from quantkit.runtime.taps import TappedSession
 
 _MOST_INNER = 6
-_SEVERAL = 2  # readers of a tensor that much depends on
+_SEVERAL = 2  # consumers of a tensor that much depends on
 _FEATURES = 3  # axes, at least
 
 
@@ -30,52 +31,78 @@ class Lesson:
 
     Attributes:
         teacher: The large model.
-        student: The small one, of the same inputs and outputs.
-        batches: What is trained on.
-        held_out: Numbers of the samples that are judged on.
-        rate: A factor of the rate.
-        embeddings: Outputs that are known to be embeddings.
-        folder: Where a killed run finds its state.
-        tell: Told the step, how many there are, and the held-out figure.
-        threads: Of torch and of the teacher.
+        student: The small one, with the same inputs and outputs.
+        batches: The samples.
+        rate: A factor of the learning rate.
+        embeddings: Outputs that are embeddings.
+        freeze: The node up to which weights are not trained; "": all are trained.
+        half: Compute layers in bfloat16 while training; None: where the CPU does so faster, and nothing is quantized.
+        folder: Holds the state of a killed run.
+        tell: Called after each step with its number, the number of steps, and the last held-out loss.
+        threads: Of torch and of the teacher; None: as torch chooses.
     """
 
     teacher: LoadedModel
     student: LoadedModel
     batches: Batches
-    held_out: Sequence[int]
     rate: float
     embeddings: Collection[str]
+    freeze: str
+    half: bool | None
     folder: Path
     tell: Callable[[int, int, float], None]
-    threads: int
+    threads: int | None
 
     def training(self) -> Training:
         """Return the training.
 
         Raises:
-            QuantkitError: The models do not fit, or the student has operators without gradients.
+            QuantkitError: The models do not fit, or training does not support an operator of the student.
         """
         require_same_ports(self.teacher, self.student)
-        torch.set_num_threads(self.threads)
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
         torch.use_deterministic_algorithms(mode=True)
-        weights = weights_of(self.student.model, self.student.name, self.batches.seed)
-        held_out = self.batches.fixed(self.held_out)
+        model = self.student.model
+        cut = _cut(self.student, self.freeze) if self.freeze else ""
+        prefix = Network(model, [cut]) if cut else None
+        weights = self._weights(cut)
+        held_out = self.batches.test()
         objective = self._objective(weights, held_out[0])
+        given = {w.value for w in weights} | ({cut} if cut else set())
+        is_float = all(w.grid is None for w in weights)
         return Training(
-            network=Network(self.student.model, objective.wanted, {w.value for w in weights}),
+            network=Network(model, objective.wanted, given),
             weights=weights,
             objective=objective,
             teacher=self._teacher(objective.wanted),
+            frozen=None if prefix is None else _answers_of(prefix),
             batches=self.batches,
             held_out=held_out,
             rate=self.rate,
+            half=is_float and has_fast_bfloat16() if self.half is None else self.half,
             folder=self.folder,
             tell=self.tell,
+            threads=torch.get_num_threads(),
         )
 
+    def _weights(self, cut: str) -> tuple[Weight, ...]:
+        """Return the weights that are trained: those that the outputs depend on, and the frozen layers do not."""
+        model, name = self.student.model, self.student.name
+        found = weights_of(model, name, self.batches.seed)
+        values = {w.value for w in found}
+        used = Network(model, (), values | ({cut} if cut else set())).reads
+        frozen = Network(model, [cut], values).reads if cut else frozenset[str]()
+        weights = tuple(w for w in found if w.value in used - frozen)
+        if not weights:
+            raise NothingToQuantizeError(f"{name} has no weights behind '{self.freeze}' to train")
+        return weights
+
     def _objective(self, weights: Sequence[Weight], feeds: Feeds) -> Objective:
-        """Look at the outputs of both for one batch; a student in integers has no inner tensors that are its teacher's."""
+        """Run both models on one batch, and find the outputs to compare.
+
+        Inner tensors of a student in integers are not compared: their names belong to other places.
+        """
         outputs = [value.name or "" for value in self.teacher.model.graph.outputs]
         shared = (
             []
@@ -83,9 +110,8 @@ class Lesson:
             else _shared(self.teacher.model, self.student.model)
         )
         inputs = {n: torch.from_numpy(np.ascontiguousarray(a)) for n, a in feeds.items()}
-        taught = {
-            n: torch.from_numpy(a) for n, a in self._teacher((*outputs, *shared))(feeds).items()
-        }
+        answers = self._teacher((*outputs, *shared))(feeds)
+        taught = {n: torch.from_numpy(a) for n, a in answers.items()}
         with torch.no_grad():
             learnt = Network(self.student.model, (*outputs, *shared))(inputs)
         mask = mask_in(inputs)
@@ -93,35 +119,40 @@ class Lesson:
         for name in outputs:
             if learnt[name].shape != taught[name].shape:
                 raise UsageError(
-                    f"Output '{name}' is {list(taught[name].shape)} of the teacher and {list(learnt[name].shape)} of the student: they must be alike."
+                    f"Output '{name}' has shape {list(taught[name].shape)} in the teacher and {list(learnt[name].shape)} in the student: they must be equal."
                 )
             if kind := output_kind(taught[name], mask, embeds=name in self.embeddings):
                 kinds[name] = kind
         if not kinds:
             raise NothingToQuantizeError(
-                f"{self.teacher.name} outputs no floats, of which alone a student can learn."
+                f"{self.teacher.name} has no output of floats for a student to learn from"
             )
         fitting = [
             n for n in shared if learnt[n].shape == taught[n].shape and learnt[n].ndim >= _FEATURES
         ]
         return Objective(kinds, _spread(fitting))
 
-    def _teacher(self, tensors: Sequence[str]) -> Teacher:
-        session = TappedSession(self.teacher, tensors, threads=self.threads)
+    def _teacher(self, tensors: Sequence[str]) -> Answers:
+        session = TappedSession(self.teacher, tensors, threads=torch.get_num_threads())
 
-        def teach(feeds: Feeds) -> Mapping[str, NDArray[Any]]:
-            return {
-                name: np.array(array) for name, array in session.run(feeds)
-            }  # valid until the next run
+        def answer(feeds: Feeds) -> Mapping[str, NDArray[Any]]:
+            # The arrays of a session are valid until its next run.
+            return {name: np.array(array) for name, array in session.run(feeds)}
 
-        return teach
+        return answer
+
+
+def has_fast_bfloat16() -> bool:
+    """Return whether the CPU multiplies bfloat16 by instructions of its own."""
+    found = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def require_same_ports(teacher: LoadedModel, student: LoadedModel) -> None:
-    """Refuse a student that takes or gives something else.
+    """Refuse a student with other inputs or outputs.
 
     Raises:
-        UsageError: Names of inputs or outputs differ.
+        UsageError: Their names differ.
     """
     for what in ("inputs", "outputs"):
         own = {v.name for v in getattr(teacher.model.graph, what) if not v.is_initializer()}
@@ -133,23 +164,54 @@ def require_same_ports(teacher: LoadedModel, student: LoadedModel) -> None:
             )
 
 
+def _cut(student: LoadedModel, name: str) -> str:
+    """Return the tensor behind which weights are trained: the output of a node, in integers where it is quantized."""
+    node = next((n for n in student.model.graph if n.name == name), None)
+    if node is None:
+        raise UnknownNodeError(f"freeze: {student.name} has no node '{name}'.")
+    value = node.outputs[0]
+    consumers = [use.node for use in value.uses()]
+    if len(consumers) == 1 and consumers[0].op_type == "QuantizeLinear":
+        value = consumers[0].outputs[0]
+    return value.name or ""
+
+
+def _answers_of(network: Network) -> Answers:
+    """Return a function that runs a network without gradients; quantized values are bytes."""
+
+    def answer(feeds: Feeds) -> Mapping[str, NDArray[Any]]:
+        with torch.no_grad():
+            found = network(
+                {n: torch.from_numpy(np.ascontiguousarray(a)) for n, a in feeds.items()}
+            )
+        return {n: _narrow(x.numpy()) for n, x in found.items()}
+
+    return answer
+
+
+def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as bytes if it holds only such integers."""
+    fits = array.min() >= 0 and array.max() <= 255 and np.array_equal(np.rint(array), array)
+    return array.astype(np.uint8) if fits else array
+
+
 def _shared(teacher: ir.Model, student: ir.Model) -> list[str]:
-    """Return the float tensors that both compute, and that several nodes of the teacher read."""
+    """Return the float tensors that both models compute, and that several nodes of the teacher, a linear operator among them, read."""
     own = {v.name for node in student.graph for v in node.outputs}
     outputs = {value.name for value in teacher.graph.outputs}
-    return [
-        v.name or ""
-        for node in teacher.graph
-        for v in node.outputs
-        if v.name in own
-        and v.name not in outputs
-        and v.dtype in {None, ir.DataType.FLOAT}
-        and sum(use.node.op_type != "Shape" for use in v.uses()) >= _SEVERAL
-    ]
+    found: list[str] = []
+    for node in teacher.graph:
+        for value in node.outputs:
+            uses = [use.node.op_type for use in value.uses() if use.node.op_type != "Shape"]
+            is_inner = value.name in own and value.name not in outputs
+            is_float = value.dtype in {None, ir.DataType.FLOAT}
+            if is_inner and is_float and len(uses) >= _SEVERAL and not PRODUCTS.isdisjoint(uses):
+                found.append(value.name or "")
+    return found
 
 
 def _spread(names: Sequence[str]) -> tuple[str, ...]:
-    """Return at most so many, from first to last at equal distances."""
+    """Return at most `_MOST_INNER` names, from first to last at equal distances."""
     if len(names) <= _MOST_INNER:
         return tuple(names)
     places = np.linspace(0, len(names) - 1, _MOST_INNER).round().astype(int)

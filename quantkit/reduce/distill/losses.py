@@ -1,4 +1,4 @@
-"""How far a student is from its teacher, without labels: what is trained on, and the figure that is held out."""
+"""The distance between student and teacher, without labels: the training loss, and the held-out loss."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-_WARM = 2.0  # temperature at which distributions are compared in training: small probabilities count, too
+_WARM = 2.0  # temperature of the training loss: small probabilities count too
 _DIVERGENCE, _COSINE, _NEAR, _ALIKE = 4.0, 3.0, 0.5, 5.0
 _INNER = 0.5
 _LEAST = 1e-12
@@ -19,7 +19,7 @@ _MASK = "mask"
 
 
 class OutputKind(StrEnum):
-    """What an output is, and the held-out figure that belongs to it."""
+    """The kind of an output; its value names the held-out loss."""
 
     LOGITS = "KL"
     PROBABILITIES = "KL of probabilities"
@@ -29,12 +29,12 @@ class OutputKind(StrEnum):
 
 
 def output_kind(output: Tensor, mask: Tensor | None, *, embeds: bool) -> OutputKind | None:
-    """Return what an output of the teacher is; None: it cannot be trained on.
+    """Return the kind of an output of the teacher; None: it holds no floats.
 
     Args:
         output: Its values.
-        mask: Which tokens count; None: there are none.
-        embeds: It is known to be an embedding.
+        mask: Which tokens count; None: the model has no mask.
+        embeds: The user says that it is an embedding.
     """
     if not output.dtype.is_floating_point:
         return None
@@ -51,18 +51,18 @@ def output_kind(output: Tensor, mask: Tensor | None, *, embeds: bool) -> OutputK
 
 
 def mask_in(feeds: Mapping[str, Tensor]) -> Tensor | None:
-    """Return which tokens count, as an input says it."""
+    """Return the input that tells which tokens count; None: there is none."""
     found = (v for n, v in feeds.items() if _MASK in n.lower() and v.ndim == _MATRIX)
     return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is compared.
+    """The tensors that are compared.
 
     Attributes:
-        outputs: Outputs, and what they are.
-        inner: Inner tensors that student and teacher have in common.
+        outputs: Outputs by their kinds.
+        inner: Inner tensors that both models have.
     """
 
     outputs: Mapping[str, OutputKind]
@@ -70,18 +70,18 @@ class Objective:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """All tensors that are read."""
+        """All tensors that are compared."""
         return tuple(dict.fromkeys((*self.outputs, *self.inner)))
 
     @property
-    def figure(self) -> str:
-        """What the held-out figure is called."""
+    def measure(self) -> str:
+        """The name of the held-out loss."""
         return ", ".join(dict.fromkeys(self.outputs.values()))
 
     def loss(
         self, have: Mapping[str, Tensor], want: Mapping[str, Tensor], mask: Tensor | None
     ) -> Tensor:
-        """Return what is trained on."""
+        """Return the training loss."""
         parts = [_loss(kind, have[n], want[n], mask) for n, kind in self.outputs.items()]
         total = torch.stack(parts).mean()
         if not self.inner:
@@ -92,9 +92,10 @@ class Objective:
     def distance(
         self, have: Mapping[str, Tensor], want: Mapping[str, Tensor], mask: Tensor | None
     ) -> float:
-        """Return the held-out figure of a batch: a mean over its rows."""
+        """Return the held-out loss of a batch: a mean over its rows."""
         parts = [_distance(kind, have[n], want[n], mask) for n, kind in self.outputs.items()]
-        return float(torch.stack(parts).mean())
+        # Rounding leaves the KL of equal rows below 0; NaN stays NaN in this order.
+        return max(float(torch.stack(parts).mean()), 0.0)
 
 
 def _loss(kind: OutputKind, have: Tensor, want: Tensor, mask: Tensor | None) -> Tensor:
@@ -125,7 +126,7 @@ def _divergence(kind: OutputKind, have: Tensor, want: Tensor, warm: float) -> Te
 
 
 def _vectors(kind: OutputKind, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return one vector of length 1 for each row; of tokens their mean."""
+    """Return one vector of length 1 for each row: of tokens their mean."""
     if kind is OutputKind.TOKENS and mask is not None:
         counts = mask.unsqueeze(-1).to(x.dtype)
         x = (x * counts).sum(1) / counts.sum(1).clamp(min=1)

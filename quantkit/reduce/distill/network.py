@@ -1,4 +1,4 @@
-"""A model as torch runs it: the nodes of its main graph in order, over named constants of which some are trained."""
+"""An ONNX model as a torch function: runs the nodes of the main graph in order, over named constants of which some are trained."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _SHOWN = 5  # operators, in a message
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A node that is run."""
+    """A node to run."""
 
     op: Op
     run: Callable[..., Any]
@@ -31,8 +31,9 @@ class Network:
     """A model whose outputs have gradients with respect to its named constants.
 
     Attributes:
-        constants: What is known before a run, by name: initializers, and what nodes make of them alone.
-        outputs: Names of the model's outputs.
+        constants: Values known before a run, by name: initializers, and what nodes compute from them alone.
+        wanted: Names of the values that a run returns.
+        reads: Names of the values that a run needs and does not compute: inputs and given values.
     """
 
     def __init__(
@@ -41,15 +42,14 @@ class Network:
         """Take over a model.
 
         Args:
-            model: The model; nobody changes it as long as this lives.
-            wanted: What is asked for, of its values; none: its outputs.
-            given: Values that each run is given instead of what the model makes of them: weights that are trained.
+            model: The model; it must not change while this lives.
+            wanted: The values to return; empty: the model's outputs.
+            given: Values that the caller passes to each run instead of what the model computes: trained weights.
 
         Raises:
-            RuntimeSupportError: It has operators that are not here.
+            RuntimeSupportError: An operator is missing here.
         """
-        self.outputs = tuple(value.name or "" for value in model.graph.outputs)
-        self.wanted = tuple(wanted) or self.outputs
+        self.wanted = tuple(wanted) or tuple(value.name or "" for value in model.graph.outputs)
         self.constants: dict[str, Tensor] = {
             name: as_tensor(value.const_value.numpy())
             for name, value in model.graph.initializers.items()
@@ -60,19 +60,25 @@ class Network:
         opset = opset_of(model)
         self._steps: list[_Step] = []
         for node in needed:
-            step = _step(node, opset)
-            free = [n for n in step.reads if n and n not in self.constants]
-            if free:
+            step = _step(node, opset, given)
+            if any(n and n not in self.constants for n in step.reads):
                 self._steps.append(step)
             else:
                 self._run(step, self.constants)
         self._last = {name: i for i, step in enumerate(self._steps) for name in step.reads}
+        computed = {name for step in self._steps for name in step.writes}
+        self.reads = frozenset((self._last.keys() | {*self.wanted}) - computed - {""}).difference(
+            self.constants
+        )
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what is wanted; `given`: inputs, and the values that are given.
+        """Return the wanted values.
+
+        Args:
+            given: The inputs and given values, by name.
 
         Raises:
-            RuntimeSupportError: A node has a variant that is not here, or contradicts its inputs.
+            RuntimeSupportError: A node has a variant that is missing here, or does not fit its inputs.
         """
         values = {**self.constants, **given}
         for i, step in enumerate(self._steps):
@@ -91,28 +97,31 @@ class Network:
                 f"'{step.op.name}' ({e}) is not supported in training; distill into a model without it."
             ) from e
         except (RuntimeError, TypeError, ValueError, IndexError) as e:
-            said = str(e).partition("\n")[0]
-            raise RuntimeSupportError(f"'{step.op.name}' cannot be run in training: {said}") from e
-        many = found if isinstance(found, tuple) else (found,)
-        values.update((n, v) for n, v in zip(step.writes, many, strict=False) if n)
+            reason = str(e).partition("\n")[0]
+            raise RuntimeSupportError(f"'{step.op.name}' cannot run in training: {reason}") from e
+        several = found if isinstance(found, tuple) else (found,)
+        values.update((n, v) for n, v in zip(step.writes, several, strict=False) if n)
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return an array as a tensor of its own; types of fewer than 8 bits become bytes."""
-    if array.dtype.kind == "V":  # bfloat16 and integers of 4 bits, which numpy has not itself
+    """Return a copy of an array as a tensor; types of fewer than 8 bits become bytes."""
+    if (
+        array.dtype.kind == "V"
+    ):  # bfloat16 and 4-bit integers: types that numpy itself does not have
         array = array.astype(np.float32 if "float" in array.dtype.name else np.int8)
     return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
 
 
 def _needed(model: ir.Model, wanted: Collection[str], given: Collection[str]) -> list[ir.Node]:
-    """Return the nodes that wanted values depend on, in order; two that only round become one read."""
-    names = set(wanted)
+    """Return the nodes that wanted values depend on, in order. A QuantizeLinear in front of its DequantizeLinear is left out: the two run as one."""
+    names = set(wanted) - set(given)
     found = []
     for node in reversed(model.graph):
-        if any(value.name in names and value.name not in given for value in node.outputs):
+        if any(value.name in names for value in node.outputs):
             found.append(node)
-            read = _rounded(node)
-            names.update(value.name or "" for value in (read or node).inputs if value is not None)
+            source = _rounded(node, given) or node
+            names.update(value.name or "" for value in source.inputs if value is not None)
+            names.difference_update(given)
     return found[::-1]
 
 
@@ -125,22 +134,24 @@ def _require_known(nodes: Iterable[ir.Node]) -> None:
         shown = ", ".join(f"{op} ('{name}')" for op, name in sorted(missing.items())[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise RuntimeSupportError(
-            f"Operators without gradients here: {shown}{more}; distill a model without them."
+            f"Operators that training does not support: {shown}{more}; distill a model without them."
         )
 
 
-def _rounded(node: ir.Node) -> ir.Node | None:
-    """Return the QuantizeLinear in front of a DequantizeLinear of the same grid."""
+def _rounded(node: ir.Node, given: Collection[str]) -> ir.Node | None:
+    """Return the QuantizeLinear in front of a DequantizeLinear with the same scale and zero point."""
     if node.op_type != "DequantizeLinear" or node.inputs[0] is None:
         return None
     maker = node.inputs[0].producer()
     if maker is None or maker.op_type != "QuantizeLinear" or maker.domain:
         return None
+    if node.inputs[0].name in given:
+        return None
     return maker if list(maker.inputs[1:]) == list(node.inputs[1:]) else None
 
 
-def _step(node: ir.Node, opset: int) -> _Step:
-    before = _rounded(node)
+def _step(node: ir.Node, opset: int, given: Collection[str]) -> _Step:
+    before = _rounded(node, given)
     run, source = OPERATORS.get(node.op_type, _constant), node
     if before is not None:
         run, source = fake_quantize, before

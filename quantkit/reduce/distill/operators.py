@@ -1,7 +1,7 @@
-"""ONNX operators in torch, as one table: what a node computes of its inputs, with gradients.
+"""ONNX operators in torch, as one table.
 
-An operator gets its node (`Op`) and the values of its inputs, None for one that is left out, and returns one tensor, or several in a tuple.
-Integers that stand for quantized values may be floats that hold integers, so that gradients pass.
+An operator takes its node (`Op`) and the values of its inputs, None for an input that is left out, and returns one tensor, or several in a tuple.
+Quantized values may be floats that hold integers, so that gradients pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +25,14 @@ _TYPES = {
     11: torch.float64,
     16: torch.bfloat16,
 }
-_EVERYTHING = 1 << 62  # as the end of a Slice: all there is
+_EVERYTHING = 1 << 62  # the end of a Slice: no limit
 _INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32}
 _ENDS = {torch.uint8: (0, 255), torch.int8: (-128, 127), torch.int16: (-32768, 32767)}
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What an operator needs to know of its node."""
+    """The node of an operator."""
 
     name: str
     attributes: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Op:
         return self.attributes.get(name, default)
 
     def list_of(self, given: Tensor | None, name: str) -> list[int] | None:
-        """Return integers that newer opsets read from an input, and older ones from an attribute."""
+        """Return integers that are an input in newer opsets, and an attribute in older ones."""
         if given is not None:
             return [int(n) for n in given.reshape(-1).tolist()]
         found = self.get(name)
@@ -52,14 +52,14 @@ class Op:
 
 
 class UnknownError(Exception):
-    """A node has a variant that is not here."""
+    """A node has a variant that is missing here."""
 
 
 # --- products
 
 
 def _pads(op: Op, x: Tensor, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return how much is added before and after each spatial axis."""
+    """Return the padding before and after each spatial axis."""
     rank, mode = len(kernel), op.get("auto_pad", "NOTSET")
     pads = list(op.get("pads") or [0] * 2 * rank)
     if mode in {"SAME_UPPER", "SAME_LOWER"}:
@@ -133,7 +133,9 @@ def _softmax(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def softmax(op: Op, x: Tensor) -> Tensor:
         if op.opset >= 13:
             return run(x, dim=op.get("axis", -1))
-        axis = op.get("axis", 1) % max(x.ndim, 1)  # of old: over all axes from this one on
+        axis = op.get("axis", 1) % max(
+            x.ndim, 1
+        )  # opsets before 13: over all axes from this one on
         return run(x.flatten(axis), dim=axis).reshape(x.shape)
 
     return softmax
@@ -265,7 +267,7 @@ def _pad(
     if mode == "constant":
         return _padded(x, before, after, float(op.get("value", 0.0) if value is None else value))
     for axis, ends in enumerate(zip(before, after, strict=True)):
-        if any(ends):  # numpy knows which places are meant
+        if any(ends):  # numpy finds the indices
             places = np.pad(np.arange(x.shape[axis]), ends, mode)
             x = x.index_select(axis, torch.from_numpy(places))
     return x
@@ -322,7 +324,7 @@ def _cast(op: Op, x: Tensor) -> Tensor:
     if to is None:
         raise UnknownError(f"to type {op.get('to')}")
     if to in _INTEGERS and x.dtype.is_floating_point and x.requires_grad:
-        return x  # integers in floats, of a weight that is trained
+        return x  # a trained weight: integers in floats
     return x.to(to)
 
 
@@ -364,7 +366,7 @@ def _plain(run: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def along(numbers: Tensor, axis: int, rank: int) -> Tensor:
-    """Return one number per channel so that it meets that axis of a tensor."""
+    """Return one number per channel, in the shape that broadcasts along an axis."""
     if numbers.ndim == 0 or numbers.numel() == 1:
         return numbers.reshape(())
     extents = [1] * rank
@@ -373,7 +375,7 @@ def along(numbers: Tensor, axis: int, rank: int) -> Tensor:
 
 
 def _quantize(op: Op, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """Return integers in floats; gradients pass as if nothing was rounded, and stop where values are cut off."""
+    """Return integers in floats; gradients pass straight through rounding, and stop where values are clipped."""
     low, high = _ends(op, zero)
     axis = op.get("axis", 1) % max(x.ndim, 1)
     centre = 0 if zero is None else along(zero, axis, x.ndim).float()
@@ -393,7 +395,7 @@ def _dequantize(op: Op, q: Tensor, scale: Tensor, zero: Tensor | None = None) ->
 
 
 def fake_quantize(op: Op, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """Return what QuantizeLinear and DequantizeLinear make of a tensor, in one pass."""
+    """Return the output of QuantizeLinear and DequantizeLinear in one pass."""
     if scale.numel() != 1:
         return _dequantize(op, _quantize(op, x, scale, zero), scale, zero)
     low, high = _ends(op, zero)

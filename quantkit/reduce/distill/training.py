@@ -1,4 +1,4 @@
-"""The training loop: Adam with a rate that cools, restarts when it is too fast, and the best student by what is held out."""
+"""The training loop: Adam with a cooling rate, a restart where the rate is too high, and the student with the best held-out loss."""
 
 import json
 import math
@@ -20,47 +20,74 @@ from quantkit.reduce.distill.losses import Objective, mask_in
 from quantkit.reduce.distill.network import Network
 from quantkit.reduce.distill.weights import Weight
 
-Teacher = Callable[[Feeds], Mapping[str, NDArray[Any]]]
+Answers = Callable[[Feeds], Mapping[str, NDArray[Any]]]
 
-_CHECKS = 12  # times that the held-out figure is taken in a run
-_PATIENCE = 5  # checks without a gain
-_WARM, _COOLING = 0.03, 0.8  # shares of the steps
+CHECKS = 12
+"""How many times the held-out loss is computed in a run, besides the first time."""
+_PATIENCE, _SETTLED = 5, 0.6  # checks without a gain; part of the steps after which they count
+_WARM, _FEWEST_WARM = 0.03, 20  # part of the steps in which the rate rises, and how many at least
+_COOLING = 0.8  # part of the steps in which it falls
 _MEAN, _SQUARE, _TINY = 0.9, 0.99, 1e-12  # Adam's
 _FLOAT_RATE = 6e-4
-_INTEGER_RATE = 2.5e-4  # of the size of a tensor: the same relative change at any number of bits
+_INTEGER_RATE = 2.5e-4  # of a tensor's size: the same relative change at any number of bits
 _SLOWER, _RESTARTS = 0.25, 3
-_EARLY, _RECENT, _FIRST, _WORSE = 40, 8, 4, 1.26  # steps, and 1 dB
-_GAIN, _CHANCE = 0.99, 1e-6  # of the held-out figure: less than both is chance
-_FEWEST, _TIMED = 10, 3  # steps
-_SHARE = 0.9  # of the time is planned with
+_EARLY, _RECENT, _WORSE = 40, 8, 1.26  # steps, and 1 dB
+_CHANCE_RISE = 2.0  # standard errors
+_GAIN, _CHANCE = 0.99, 1e-6  # of the held-out loss: a smaller gain is chance
+_FEWEST, _TIMED = 10, 0.02  # steps; part of the time that is spent to see how long a step takes
+_SHARE = 0.95  # of the time is planned with
+_VIEWS = 3  # augmented copies of a sample behind frozen layers
 
 
 @dataclass
 class State:
-    """Where a training is; what a killed one goes on from."""
+    """The progress of a training: all that a killed one needs to resume, besides the tensors.
+
+    Attributes:
+        step: Steps done.
+        restarts: How often training began again, each time at a quarter of the rate.
+        steps: Steps planned.
+        best_step: The step of the least held-out loss.
+        limit: The mean of recent training losses above which the rate is too high.
+        losses: The training loss of each step.
+        curve: Steps, and the held-out loss there.
+    """
 
     step: int = 0
-    factor: float = 1.0
+    restarts: int = 0
     steps: int = 0
     best_step: int = 0
-    first: float = 0.0  # the loss of the student as it came
+    limit: float = math.inf
     losses: list[float] = field(default_factory=list)
-    curve: list[tuple[int, float]] = field(default_factory=list)  # steps, held-out figures
+    curve: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def start(self) -> float:
-        """The held-out figure of the student as it came."""
+        """The held-out loss of the student before training."""
         return self.curve[0][1]
 
     @property
     def best(self) -> float:
-        """The least held-out figure."""
-        return min(figure for _, figure in self.curve)
+        """The least held-out loss."""
+        return min(loss for _, loss in self.curve)
 
     @property
     def is_better(self) -> bool:
-        """Whether training has gained anything."""
+        """Whether the held-out loss fell by more than chance."""
         return self.best < _GAIN * self.start - _CHANCE
+
+
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """Inputs of the student, the teacher's answers, and which tokens count."""
+
+    inputs: Mapping[str, Tensor]
+    answers: Mapping[str, Tensor]
+    mask: Tensor | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in (*self.inputs.values(), *self.answers.values()))
 
 
 @dataclass(kw_only=True)
@@ -69,25 +96,31 @@ class Training:
 
     Attributes:
         network: The student.
-        weights: What is trained of it.
-        objective: What is compared.
-        teacher: Returns what the teacher makes of feeds.
-        batches: What is trained on.
-        held_out: What is judged on.
-        rate: A factor of the rate.
-        folder: Where a killed run finds its state.
-        tell: Is called after each step with the number of it, how many there are, and the last held-out figure.
+        weights: Its trained weights.
+        objective: The loss.
+        teacher: Returns the teacher's outputs.
+        frozen: Returns the output of the student's frozen first layers; None: it has none.
+        batches: The samples.
+        held_out: Feeds of the held-out samples, which decide which student is the best.
+        rate: A factor of the learning rate.
+        half: Compute layers in bfloat16 while training. The held-out loss is always computed in float32.
+        folder: Holds the state of a killed run.
+        tell: Called after each step with its number, the number of steps, and the last held-out loss.
+        threads: Of torch and of the teacher.
     """
 
     network: Network
     weights: Sequence[Weight]
     objective: Objective
-    teacher: Teacher
+    teacher: Answers
+    frozen: Answers | None
     batches: Batches
     held_out: Sequence[Feeds]
     rate: float
+    half: bool
     folder: Path
     tell: Callable[[int, int, float], None]
+    threads: int
 
     def __post_init__(self) -> None:
         self.state = State()
@@ -96,74 +129,89 @@ class Training:
         self._squares = [torch.zeros_like(x) for x in self._latents]
         self._best = [x.detach().clone() for x in self._latents]
         self._first = [x.clone() for x in self._best]
-        whole = any(w.grid is not None for w in self.weights)
-        self._rates = [_INTEGER_RATE * w.size if whole else _FLOAT_RATE for w in self.weights]
-        self._answers: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+        integers = any(w.grid is not None for w in self.weights)
+        self._rates = [_INTEGER_RATE * w.size if integers else _FLOAT_RATE for w in self.weights]
+        self._test: list[_Lesson] = []
+        self._lessons: dict[int, list[_Lesson]] = {}
+        self._cached_bytes = 0
 
     # --- the whole
 
     def run(self, *, steps: int = 0, minutes: float = 0.0) -> State:
-        """Train; the weights are those of the best student afterwards.
+        """Train, and leave the best weights in place.
 
         Args:
-            steps: So many; 0: as many as there is time for.
-            minutes: How long.
+            steps: How many; 0: as many as fit into `minutes`.
+            minutes: Of wall time.
 
         Raises:
             VerifyError: The loss is NaN.
         """
         if not self._resume(steps):
             began = monotonic()
-            figure = self._figure()
+            loss = self._held_out_loss()
             seconds = monotonic() - began
             self.state.steps = steps or self._steps_within(60 * minutes, seconds)
-            self.state.curve.append((0, figure))
-            self.state.first = self._first_loss()
+            self.state.curve.append((0, loss))
+            self.state.limit = self._loss_limit()
         state = self.state
-        every = max(1, math.ceil(state.steps / _CHECKS))
         while state.step < state.steps:
             self._step()
             self.tell(state.step, state.steps, state.curve[-1][1])
             if self._fell():
                 self._restart()
-            elif (state.step % every == 0 or state.step == state.steps) and self._check():
+            elif (state.step % self._every == 0 or state.step == state.steps) and self._check():
                 break
         self._set(self._best if state.is_better else self._first)
         return state
 
     def _steps_within(self, seconds: float, check: float) -> int:
-        """Return how many steps there is time for; checks take theirs."""
-        began = monotonic()
-        for number in range(_TIMED):
-            for feeds in self.batches.step(number):
-                self._loss(feeds).backward()
-        each = (monotonic() - began) / _TIMED
+        """Return how many steps there is time for, apart from the checks."""
+        list(self._backward(0))  # the first one also compiles kernels
+        began, done = monotonic(), 0
+        while not done or monotonic() - began < _TIMED * seconds:
+            done += 1
+            list(self._backward(done))
+        spent = monotonic() - began
         self._forget()
-        return max(_FEWEST, int((_SHARE * seconds - _CHECKS * check) / each))
+        left = _SHARE * seconds - (CHECKS + 1) * check - spent
+        return max(_FEWEST, int(left * done / spent))
 
-    def _first_loss(self) -> float:
+    def _loss_limit(self) -> float:
+        """Return the training loss of the student before training, 1 dB worse, and as much more as batches differ by chance."""
         with torch.no_grad():
-            found = [self._loss(feeds) for i in range(_FIRST) for feeds in self.batches.step(i)]
-        return float(torch.stack(found).mean())
+            found = [float(self._loss(one)) for i in range(_RECENT) for one in self._lessons_of(i)]
+        return float(_WORSE * np.mean(found) + _CHANCE_RISE * np.std(found) / math.sqrt(_RECENT))
+
+    @property
+    def _every(self) -> int:
+        """Steps between two checks."""
+        return max(1, math.ceil(self.state.steps / CHECKS))
 
     # --- one step
 
     def _step(self) -> None:
         state = self.state
-        parts = [self._loss(feeds) for feeds in self.batches.step(state.step)]
-        loss = torch.stack(parts).mean()
-        state.losses.append(float(loss.detach()))
+        losses = list(self._backward(state.step))
+        state.losses.append(sum(losses) / len(losses))
         if math.isfinite(state.losses[-1]):
-            loss.backward()
-            self._adam(self.rate * state.factor * self._schedule())
+            self._adam(self.rate * _SLOWER**state.restarts * self._schedule())
         self._forget()
         state.step += 1
 
+    def _backward(self, number: int) -> Iterator[float]:
+        lessons = self._lessons_of(number)
+        for lesson in lessons:
+            loss = self._loss(lesson) / len(lessons)
+            loss.backward()
+            yield float(loss.detach()) * len(lessons)
+
     def _schedule(self) -> float:
-        """Return the share of the rate: it rises quickly, and cools over most of the steps."""
-        done = (self.state.step + 1) / self.state.steps
-        cooled = max(0.0, (done - (1 - _COOLING)) / _COOLING)
-        return min(1.0, done / _WARM) * 0.5 * (1 + math.cos(math.pi * min(1.0, cooled)))
+        """Return the factor of the rate: it rises quickly, and falls over most of the steps."""
+        done, steps = self.state.step + 1, self.state.steps
+        warm = min(max(_FEWEST_WARM, _WARM * steps), steps / 5)
+        cooled = min(1.0, max(0.0, (done / steps - (1 - _COOLING)) / _COOLING))
+        return min(1.0, done / max(1.0, warm)) * 0.5 * (1 + math.cos(math.pi * cooled))
 
     def _adam(self, rate: float) -> None:
         count = self.state.step + 1
@@ -181,75 +229,92 @@ class Training:
         for latent in self._latents:
             latent.grad = None
 
-    def _loss(self, feeds: Feeds) -> Tensor:
-        inputs = _tensors(feeds)
-        return self.objective.loss(
-            self._student(inputs), _tensors(self.teacher(feeds)), mask_in(inputs)
-        )
+    def _loss(self, lesson: _Lesson) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            have = self._student(lesson.inputs)
+        outputs = {name: x.float() for name, x in have.items()}
+        return self.objective.loss(outputs, lesson.answers, lesson.mask)
 
     def _student(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self.network({**inputs, **{w.value: w.read() for w in self.weights}})
 
-    # --- what is held out
+    # --- lessons
 
-    def _figure(self) -> float:
-        """Return how far the student is from the teacher on what is held out."""
-        if not self._answers:
-            outputs = self.objective.outputs
-            for feeds in self.held_out:
-                found = self.teacher(feeds)
-                self._answers.append((_tensors(feeds), _tensors({n: found[n] for n in outputs})))
+    def _lessons_of(self, number: int) -> list[_Lesson]:
+        """Return the lessons of a step. Behind frozen layers they repeat, so that these layers run once for each."""
+        if self.frozen is None:
+            return [self._lesson(feeds) for feeds in self.batches.step(number)]
+        number %= _VIEWS * max(1, len(self.batches.places) // self.batches.size)
+        if number in self._lessons:
+            return self._lessons[number]
+        found = [self._lesson(feeds) for feeds in self.batches.step(number)]
+        self._cached_bytes += sum(one.nbytes for one in found)
+        if self._cached_bytes < self.batches.memory:
+            self._lessons[number] = found
+        return found
+
+    def _lesson(self, feeds: Feeds) -> _Lesson:
+        answers = _tensors(self.teacher(feeds))
+        given = {**feeds, **({} if self.frozen is None else self.frozen(feeds))}
+        inputs = _tensors({n: a for n, a in given.items() if n in self.network.reads})
+        return _Lesson(inputs, answers, mask_in(_tensors(feeds)))
+
+    # --- held-out samples
+
+    def _held_out_loss(self) -> float:
+        """Return the distance between student and teacher on the held-out samples."""
+        self._test = self._test or [self._lesson(feeds) for feeds in self.held_out]
         total = rows = 0.0
         with torch.no_grad():
-            for inputs, want in self._answers:
-                count = len(next(iter(want.values())))
-                have = self._student(inputs)
-                total += count * self.objective.distance(have, want, mask_in(inputs))
+            for one in self._test:
+                count = len(next(iter(one.answers.values())))
+                have = self._student(one.inputs)
+                total += count * self.objective.distance(have, one.answers, one.mask)
                 rows += count
         if not math.isfinite(total):
             raise VerifyError(
-                "The loss is NaN on samples that are held out: student or teacher outputs NaN; look at both with quantkit diff."
+                "The loss is NaN on held-out samples: student or teacher outputs NaN; look at both with quantkit diff."
             )
         return total / rows
 
     def _check(self) -> bool:
-        """Take the held-out figure, keep the best student and the state; say whether nothing more is gained."""
+        """Compute the held-out loss, keep the best student, save the state; return whether to stop early."""
         state = self.state
-        figure, before = self._figure(), state.best
-        state.curve.append((state.step, figure))
-        if figure < before:
+        loss, before = self._held_out_loss(), state.best
+        state.curve.append((state.step, loss))
+        if loss < before:
             state.best_step = state.step
             self._best = [x.detach().clone() for x in self._latents]
         self._save()
-        every = max(1, math.ceil(state.steps / _CHECKS))
-        return state.step - state.best_step >= _PATIENCE * every
+        stale = state.step - state.best_step >= _PATIENCE * self._every
+        return stale and state.step > _SETTLED * state.steps
 
-    # --- too fast
+    # --- a rate that is too high
 
     def _fell(self) -> bool:
-        """Say whether the loss is NaN, or has risen in the first steps."""
+        """Return whether the loss is NaN, or has risen in the first steps."""
         losses = self.state.losses
         if not math.isfinite(losses[-1]):
             return True
         if not _RECENT < len(losses) <= _EARLY:
             return False
-        return sum(losses[-_RECENT:]) / _RECENT > _WORSE * self.state.first
+        return sum(losses[-_RECENT:]) / _RECENT > self.state.limit
 
     def _restart(self) -> None:
         """Begin again from the start at a quarter of the rate."""
         state = self.state
-        if state.factor <= _SLOWER**_RESTARTS:
+        if state.restarts >= _RESTARTS:
             if not math.isfinite(state.losses[-1]):
                 raise VerifyError(
-                    f"The loss is NaN in step {state.step}, also at {state.factor:.3f} of the rate: train with --rate 0.01, or look at the student with quantkit diff."
+                    f"The loss is NaN in step {state.step}, also at {_SLOWER**state.restarts:.3f} of the rate: train with --rate 0.01, or look at the student with quantkit diff."
                 )
-            state.step = state.steps  # it rises whatever the rate: the student stays
+            state.step = state.steps  # it rises at every rate: the student stays as it is
             return
         self._set(self._first)
         for moment in (*self._means, *self._squares):
             moment.zero_()
         self._best = [x.clone() for x in self._first]
-        state.factor *= _SLOWER
+        state.restarts += 1
         state.step = state.best_step = 0
         state.losses.clear()
         del state.curve[1:]
@@ -259,7 +324,7 @@ class Training:
             for latent, value in zip(self._latents, values, strict=True):
                 latent.copy_(value)
 
-    # --- killed and resumed
+    # --- kill and resume
 
     def _groups(self) -> Iterator[tuple[str, Sequence[Tensor]]]:
         yield "latent", self._latents
@@ -279,26 +344,30 @@ class Training:
             (place / "state.npz").replace(self.folder / "state.npz")
 
     def _resume(self, steps: int) -> bool:
-        """Take up what a killed run has left; say whether there was anything."""
+        """Restore the state of a killed run; return whether there was one."""
         path = self.folder / "state.npz"
         try:
             with np.load(path) as found:
-                said = json.loads(str(found["text"]))
+                state = json.loads(str(found["text"]))
                 arrays = {
                     n: [torch.from_numpy(found[f"{n}{i}"]) for i in range(len(g))]
                     for n, g in self._groups()
                 }
         except (OSError, ValueError, KeyError):
             return False
-        if steps and said["steps"] != steps:
+        if steps and state["steps"] != steps:
             return False
         with torch.no_grad():
             for name, group in self._groups():
                 for x, value in zip(group, arrays[name], strict=True):
                     x.copy_(value)
-        self.state = State(**{**said, "curve": [(int(i), float(x)) for i, x in said["curve"]]})
+        curve = [(int(i), float(x)) for i, x in state["curve"]]
+        self.state = State(**{**state, "curve": curve})
         return True
 
 
 def _tensors(feeds: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    return {n: torch.from_numpy(np.ascontiguousarray(a)) for n, a in feeds.items()}
+    """Return arrays as tensors; images with their channels last, where convolutions are a third faster."""
+    found = {n: torch.from_numpy(np.ascontiguousarray(a)) for n, a in feeds.items()}
+    last = torch.channels_last
+    return {n: x.contiguous(memory_format=last) if x.ndim == 4 else x for n, x in found.items()}

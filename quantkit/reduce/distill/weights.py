@@ -1,6 +1,7 @@
 """The weights of a student that are trained: floats, integers on the scales of the file, and codes of few bits.
 
-A quantized weight has a latent value in its own steps. The network reads that rounded, and its gradient passes as if it was not. What is read is also what is written.
+A quantized weight has a latent value in units of its own steps. The network reads it rounded, and gradients pass as if it was not rounded
+(straight through). What the network reads is what the file will hold.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,25 +23,25 @@ from quantkit.reduce.distill.network import Network, as_tensor
 from quantkit.runtime.saturation import IntegerProduct, integer_products
 
 _CODES, _PLANE = "_codes", "_plane"
-_LEAST = 1e-3  # of the size of a tensor by which its steps are measured
+_LEAST = 1e-3  # size of a tensor, at least
 _HALF = 64  # a peak within which every pair is safe
 _ENDS = {"int8": (-127, 127), "uint8": (0, 255), "int32": (-(1 << 31) + 1, (1 << 31) - 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Which integers kernels add in 16 bits, in a file that is safe from what overflows there: it stays so.
+    """Which integers a kernel sums in 16 bits: the sums of a file that cannot saturate must stay within the limit.
 
     Attributes:
-        order: Of the axes that brings neighbours next to each other, in the last ones.
-        inputs: How many are summed.
+        order: Of the axes; it brings the integers that are summed to the last ones.
+        inputs: How many are summed for one output.
     """
 
     order: tuple[int, ...]
     inputs: int
 
     def separate(self, whole: Tensor) -> None:
-        """Bring the sums of neighbours of one sign within the limit, in place; what is too much is taken from both."""
+        """Bring the sums of neighbours of one sign within the limit, in place: both give up half of the excess."""
         view = whole.permute(self.order)
         flat = view.reshape(-1, self.inputs)
         even, odd = flat[:, : self.inputs // 2 * 2 : 2], flat[:, 1::2]
@@ -61,11 +62,11 @@ class Grid:
     """Which integers a weight may have.
 
     Attributes:
-        low: The least.
-        high: The greatest.
-        dtype: As it is stored.
-        pairs: Neighbours that must not be too large together; None: all may be as they are.
-        bits: Of codes that are stored in planes of bits; 0: they are stored as they are.
+        low: The smallest.
+        high: The largest.
+        dtype: Of the initializer.
+        pairs: Neighbours whose sums are limited; None: no limit.
+        bits: Of codes that are stored in planes of bits; 0: each integer is stored on its own.
     """
 
     low: int
@@ -75,7 +76,7 @@ class Grid:
     bits: int = 0
 
     def rounded(self, latent: Tensor) -> Tensor:
-        """Return the integers that a latent weight stands for."""
+        """Return the integers of a latent weight."""
         with torch.no_grad():
             whole = torch.round(latent).clamp(self.low, self.high)
             if self.pairs is not None:
@@ -97,11 +98,11 @@ class Weight:
     """A weight that is trained.
 
     Attributes:
-        value: The name of what the network reads.
-        stored: The initializer that it is stored as, or how the names of several begin.
-        latent: Its numbers; of integers in their steps.
-        size: By which its steps are measured.
-        grid: Which numbers it may have; None: all.
+        value: The name of the value that the network reads.
+        stored: The name of its initializer, or the start of the names of several.
+        latent: Its values; of integers in units of their steps.
+        size: Its root mean square, which the rate is relative to.
+        grid: The integers that it may have; None: it is a float weight.
     """
 
     value: str
@@ -111,7 +112,7 @@ class Weight:
     grid: Grid | None = None
 
     def read(self) -> Tensor:
-        """Return what the network reads, with the gradient of the latent value."""
+        """Return the value that the network reads, with the gradient of the latent value."""
         if self.grid is None:
             return self.latent
         return self.grid.rounded(self.latent) + (
@@ -119,7 +120,7 @@ class Weight:
         )  # exact, plus 0
 
     def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield what is written, by the names of initializers."""
+        """Yield the initializers of the file, by name."""
         if self.grid is None:
             yield self.stored, self.latent.detach().numpy()
         else:
@@ -127,17 +128,17 @@ class Weight:
 
 
 def weights_of(model: ir.Model, name: str, seed: int = 0) -> tuple[Weight, ...]:
-    """Return the weights of a student that are trained.
+    """Return the weights of a student that can be trained.
 
-    These are what its products, sums and normalizations read: neither tables that rows are looked up in, nor scales, nor statistics.
+    These are the constants of linear operators, sums and normalizations; not the tables of Gather, scales, or statistics.
 
     Args:
         model: The student.
         name: What to call it in a message.
-        seed: Where in its cell the latent value of an integer starts.
+        seed: Of the latent values of integers, which start anywhere within half a step.
 
     Raises:
-        NothingToQuantizeError: There are none.
+        NothingToQuantizeError: It has none.
     """
     draw = np.random.default_rng(seed)
     safe = {id(p.weight): p for p in integer_products(model)}
@@ -156,7 +157,7 @@ def weights_of(model: ir.Model, name: str, seed: int = 0) -> tuple[Weight, ...]:
             found.append(_integers(key, tensor.numpy(), product, draw))
     if not found:
         raise NothingToQuantizeError(
-            f"{name} has no weights that can be trained: they are in no Conv, Gemm, MatMul, Add or Mul."
+            f"{name} has no weights that can be trained: it has no Conv, Gemm, MatMul, Add or Mul with constants"
         )
     return tuple(found)
 
@@ -168,7 +169,7 @@ def _weight(
     return Weight(value=value, stored=stored, latent=latent.requires_grad_(), size=size, grid=grid)
 
 
-# Operators and the inputs of them that hold weights; None: all.
+# Operators, and their inputs that hold weights; None: all.
 _TRAINED: Mapping[str, tuple[int, ...] | None] = {
     "Add": None,
     "BatchNormalization": (1, 2),
@@ -195,7 +196,7 @@ def _is_trained(value: ir.Value) -> bool:
 
 
 def _is_integer(value: ir.Value) -> bool:
-    """Say whether integers are read by a DequantizeLinear, whose result is no table."""
+    """Return whether only DequantizeLinear consumes integers, and its output is a weight."""
     uses = [(use.node, use.idx) for use in value.uses()]
     plain = all(
         is_op(n, "DequantizeLinear") and not i and "block_size" not in n.attributes for n, i in uses
@@ -216,12 +217,12 @@ def _integers(name: str, array: NDArray[Any], product: IntegerProduct | None, dr
 
 
 def _within(middle: Tensor, draw: Any) -> Tensor:
-    """Return a place in the cell of each integer: nobody knows where the float weight was."""
+    """Return a random latent value for each integer: the float weight is not known."""
     return middle + torch.from_numpy(draw.uniform(-0.49, 0.49, middle.shape).astype(np.float32))
 
 
 def _pairs(array: NDArray[Any], product: IntegerProduct | None, peak: int) -> Pairs | None:
-    """Return which integers kernels add; None if all of them may be as they are."""
+    """Return which integers a kernel sums; None if no sum can be too large, or the file can saturate already."""
     columns = None if product is None else product.columns
     if product is None or columns is None or peak <= _HALF or not is_pair_safe(columns):
         return None
@@ -235,7 +236,7 @@ def _pairs(array: NDArray[Any], product: IntegerProduct | None, peak: int) -> Pa
 def _codes(model: ir.Model, value: ir.Value, draw: Any) -> Iterator[Weight]:
     """Yield a weight whose codes stand in the file as planes of bits (`quantkit.quantize.emit.packed`)."""
     stored = (value.name or "").removesuffix(f"{_PLANE}0")
-    whole = _put_together(value)
+    whole = _whole_codes(value)
     if whole is None or not whole.name:
         return
     codes = Network(model, [whole.name])({})[whole.name].float()
@@ -245,8 +246,8 @@ def _codes(model: ir.Model, value: ir.Value, draw: Any) -> Iterator[Weight]:
     yield _weight(whole.name, stored, _within(codes, draw), codes - codes.mean(), grid)
 
 
-def _put_together(value: ir.Value) -> ir.Value | None:
-    """Return where codes are whole, in floats; None where nodes do something else with them."""
+def _whole_codes(value: ir.Value) -> ir.Value | None:
+    """Return the value that holds whole codes, in floats; None if other nodes read them."""
     while True:
         readers = {use.node for use in value.uses()}
         if readers and all(is_op(node, "Sub") for node in readers):
@@ -257,7 +258,7 @@ def _put_together(value: ir.Value) -> ir.Value | None:
 
 
 def _bits(model: ir.Model, stored: str, codes: Tensor) -> int:
-    """Return of how many bits codes are, by the lengths of their planes; 0: a byte holds one code."""
+    """Return the bits of a code, from the lengths of its planes; 0: a byte holds one code."""
     bits, number = 0, 0
     while (plane := model.graph.initializers.get(f"{stored}{_PLANE}{number}")) is not None:
         assert plane.const_value is not None  # noqa: S101 - of an initializer
