@@ -239,15 +239,7 @@ def quiet_import(name: str, needs: str) -> ModuleType:
 
 
 def need_torch(what: str = "This source", extra: str = "export") -> Any:
-    """Import torch.
-
-    Args:
-        what: What needs it, for the message.
-        extra: The extra of quantkit to install with it.
-
-    Raises:
-        UsageError: It is not installed; the message says how to get the build for CPUs.
-    """
+    """Import torch, or say in one line how to get its build for CPUs and the extra of quantkit for `what`."""
     return quiet_import("torch", _TORCH.format(what, install_command(extra)))
 
 

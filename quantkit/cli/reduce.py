@@ -1,0 +1,6 @@
+"""The commands that write a smaller model without quantizing it; `quantkit.cli.app` lists them."""
+
+from quantkit.cli.distill import distill
+from quantkit.cli.optimize import optimize
+
+__all__ = ["distill", "optimize"]
