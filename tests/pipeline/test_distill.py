@@ -21,7 +21,7 @@ from quantkit.errors import (
     UsageError,
 )
 from quantkit.model.graph.load import load
-from quantkit.model.provenance import read_provenance
+from quantkit.model.provenance import read_provenance, software
 from quantkit.settings import DataSettings, DistillSettings
 
 pytest.importorskip("torch", reason="torch is not installed: training is not tested")
@@ -211,7 +211,7 @@ def test_a_difference_with_another_torch_is_no_fault(
 
     files.distill(steps=12)
     monkeypatch.setattr(training, "_FLOAT_RATE", 5e-4)  # another torch computes something else
-    there = distill.software("torch")
+    there = software("torch")
     monkeypatch.setattr(distill, "software", lambda *_: {**there, "torch": "1.0"})
     given: dict[str, Any] = {"again": True, "student": files.student}
     found = quantkit.verify_file(files.folder / "out.onnx", files.teacher, files.data, **given)

@@ -144,7 +144,7 @@ class Lesson:
 
 def has_fast_bfloat16() -> bool:
     """Return whether the CPU multiplies bfloat16 by instructions of its own."""
-    found = getattr(torch.cpu, "get_capabilities", dict)()
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
