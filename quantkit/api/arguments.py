@@ -14,7 +14,7 @@ from typing import get_type_hints as hints_of
 from quantkit.errors import UsageError
 from quantkit.result import Result, load_result, result_file
 from quantkit.settings import DataSettings
-from quantkit.settings.declare import short_repr
+from quantkit.settings.declare import declared, short_repr
 
 if TYPE_CHECKING:
     from quantkit.calibration import CalibratorOf
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 def _plain_number(value: Any) -> Any:
@@ -121,6 +122,11 @@ def as_path(given: object, parameter: str) -> Path:
     return Path(given)
 
 
+def optional_path(given: object, parameter: str) -> Path | None:
+    """Return what is a path as one, and None as it is."""
+    return None if given is None else as_path(given, parameter)
+
+
 def read_result(given: object) -> tuple[Result, Path | None]:
     """Return a result and its file; what was measured just now has none.
 
@@ -150,6 +156,18 @@ def sample_settings(
     """
     given: dict[str, Any] = {"limit": limit, "batch": batch, "memory": memory}
     return replace(settings or DataSettings(), **{k: v for k, v in given.items() if v is not None})
+
+
+def settings_from(kind: type[S], arguments: Mapping[str, Any], **more: Any) -> S:
+    """Return settings of a class, made of the arguments of a call that are called as its settings are.
+
+    Args:
+        kind: The class; it reads and checks every value.
+        arguments: All arguments of the call by name: its `locals()`, before it defines anything.
+        more: Settings that the call names differently.
+    """
+    named = {name: arguments[name] for name in declared(kind) if name in arguments}
+    return kind(**{**named, **more})
 
 
 def range_method(method: str | None, percentile: float | None = None) -> "CalibratorOf":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
+from quantkit.api.arguments import checked_kinds, checked_names, sample_settings, settings_from
 from quantkit.api.files import files_read
 from quantkit.api.quantize import Task, quantize
 from quantkit.calibration.monitor import Monitor, Silent
@@ -19,7 +19,7 @@ from quantkit.evaluate.gate import rules_of
 from quantkit.evaluate.match import NamedModel, named
 from quantkit.files import check_folder, check_unasked, replacing
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
-from quantkit.pipeline.evaluation_folder import WRITTEN, write_evaluation, written
+from quantkit.pipeline.view import WRITTEN, write_evaluation, written
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist
 from quantkit.settings import (
@@ -95,17 +95,10 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
     """
     if metric is not None and not isinstance(metric, str):
         raise UsageError("metric is a name, or 'module:function': a report must be able to say it.")
-    wanted = EvaluateSettings(
-        metric=metric,
-        pairs=pairs,
-        answer=answer,
-        confidence=confidence,
-        batches=tuple(batches),
-        threads=tuple(threads),
-    )
+    timed = {"batches": tuple(batches), "threads": tuple(threads), "output": None}
     recipe = Recipe(
         evaluated=sample_settings(settings, limit=limit, memory=memory),
-        evaluate=wanted,
+        evaluate=settings_from(EvaluateSettings, locals(), **timed),
         gate=gate or GateSettings(),
     )
     return evaluate_recipe(

@@ -13,7 +13,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from quantkit.api.arguments import as_path, check_output, checked_kinds, checked_names
+from quantkit.api.arguments import (
+    check_output,
+    checked_kinds,
+    checked_names,
+    optional_path,
+    settings_from,
+)
 from quantkit.deploy.export import load_source
 from quantkit.deploy.export.framework import Exported, Framework
 from quantkit.deploy.export.prove import Case, Proof, prove
@@ -154,15 +160,15 @@ def export_model(  # noqa: PLR0913 - one parameter per question
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
     check_output(model_output)
-    chosen = ExportSettings(
+    chosen = settings_from(
+        ExportSettings,
+        locals(),
         inputs=checked_names(inputs, "inputs"),
-        example=None if example is None else as_path(example, "example"),
-        fixed_batch=fixed_batch,
+        example=optional_path(example, "example"),
         sizes=_sizes(sizes or {}),
         outputs=checked_names(outputs, "outputs"),
-        weights=None if weights is None else as_path(weights, "weights"),
-        opset=opset,
-        legacy=legacy,
+        weights=optional_path(weights, "weights"),
+        classes=None,
     )
     carried = _carried(settings or DataSettings(), checked_names(classes, "classes"))
     return _export(source, model_output, chosen, carried)

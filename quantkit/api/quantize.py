@@ -14,6 +14,7 @@ from quantkit.api.arguments import (
     checked_names,
     range_method,
     sample_settings,
+    settings_from,
 )
 from quantkit.calibration import Calibration
 from quantkit.calibration.collect import CalibrateOptions
@@ -182,22 +183,14 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
     Raises:
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
+    given = locals()
     _check_extra_options(extra_options)
     if sample is not None and not verify:
         raise UsageError("A sample is what the result is verified with; it needs verify=True.")
     if sample is not None and not isinstance(sample, Mapping):
         raise UsageError("A sample maps input names to arrays: {'input_ids': array, ...}.")
-    stored: Any = weight_int_type(weight_type).name
-    how = DynamicSettings(
-        weight_type=stored,
-        per_channel=per_channel,
-        weight_bits=weight_bits,
-        target_size=target_size,  # type: ignore[arg-type]  # read there
-        reduce_range=reduce_range,
-        **_selection(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude),
-        coverage=coverage,  # type: ignore[arg-type]  # checked there
-        keep_inputs=keep_inputs,
-    )
+    stored = weight_int_type(weight_type).name
+    how = settings_from(DynamicSettings, given, weight_type=stored, **_selection(given))
     task = _task(model_input, how, sample)
     return quantize(task, model_output, verify=verify, external_data=use_external_data_format)
 
@@ -315,21 +308,14 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
-    how = StaticSettings(
-        target=target,
+    given = locals()
+    how = settings_from(
+        StaticSettings,
+        given,
         format=_format(quant_format),
-        coverage=coverage,  # type: ignore[arg-type]  # checked there
-        simplify=simplify,
-        keep_inputs=keep_inputs,
-        measure=measure,
         activation_type=_type_name(activation_type),
         weight_type=_type_name(weight_type),
-        per_channel=per_channel,
-        weight_bits=weight_bits,
-        target_size=target_size,  # type: ignore[arg-type]  # read there
-        symmetric_activations=symmetric_activations,
-        method=method,
-        **_selection(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude),
+        **_selection(given),
         recover=recover or RecoverSettings(),
         qdq=qdq or QdqSettings(),
         tensors=tuple(tensors),
@@ -490,16 +476,8 @@ def quantize_weights(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
-    how = weights or WeightsSettings(
-        bits=bits,
-        block=block,
-        symmetric=symmetric,
-        embedding_bits=embedding_bits,
-        target_bits=target_bits,
-        target_size=target_size,  # type: ignore[arg-type]  # read there
-        format=quant_format,  # type: ignore[arg-type]  # checked there
-        accuracy_level=accuracy_level,
-        **_selection(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude),
+    how = weights or settings_from(
+        WeightsSettings, locals(), format=quant_format, **_selection(locals())
     )
     samples = sample_settings(settings, limit=limit, memory=memory)
     task = _task(model_input, how, data, samples, skip_bad=skip_bad)
@@ -582,28 +560,21 @@ def quantize_float16(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
-    how = Float16Settings(
-        dtype=dtype,  # type: ignore[arg-type]  # checked there
-        compute=compute,
-        half_inputs=half_inputs,
-        half_outputs=half_outputs,
-        exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
-        keep_inputs=keep_inputs,
-    )
+    left_out = checked_names(nodes_to_exclude, "nodes_to_exclude")
+    how = settings_from(Float16Settings, locals(), exclude=left_out)
     samples = sample_settings(settings, limit=limit, memory=memory)
     task = _task(model_input, how, data, samples, skip_bad=skip_bad)
     return quantize(task, model_output, verify=verify, external_data=use_external_data_format)
 
 
-def _selection(
-    op_types: Sequence[str] | None, include: Sequence[str] | None, exclude: Sequence[str] | None
-) -> dict[str, Any]:
-    """Return which nodes are chosen, as the settings of all forms name it."""
-    return {
-        "op_types": checked_names(op_types, "op_types_to_quantize"),
-        "include": checked_names(include, "nodes_to_quantize"),
-        "exclude": checked_names(exclude, "nodes_to_exclude"),
+def _selection(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return which nodes are chosen, as the settings of all forms name it; `given`: the arguments of a call."""
+    names = {
+        "op_types": "op_types_to_quantize",
+        "include": "nodes_to_quantize",
+        "exclude": "nodes_to_exclude",
     }
+    return {setting: checked_names(given[name], name) for setting, name in names.items()}
 
 
 def _task(

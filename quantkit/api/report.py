@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from quantkit.api.arguments import as_path, checked_kinds, read_result
+from quantkit.api.arguments import as_path, checked_kinds, optional_path, read_result
 from quantkit.errors import UsageError
 from quantkit.evaluate.report import picture_svg, write_html, write_markdown
 from quantkit.files import check_folder, check_outputs, check_unasked, replace_text
@@ -75,7 +75,7 @@ def write_report(
     """
     if form not in _FORMATS:
         raise UsageError(f"Unknown format {form!r}; use 'html', 'md' or 'both'.")
-    drawn = None if picture is None else as_path(picture, "picture")
+    drawn = optional_path(picture, "picture")
     if drawn is not None and drawn.suffix != ".svg":
         raise UsageError(f"--picture writes an SVG: call it '{drawn.with_suffix('.svg')}'.")
     found, file = read_result(result)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from quantkit.api.arguments import as_path, checked_kinds, sample_settings
+from quantkit.api.arguments import as_path, checked_kinds, sample_settings, settings_from
 from quantkit.api.files import files_read
 from quantkit.calibration.monitor import Monitor
 from quantkit.data.objects import check_data
@@ -81,18 +81,12 @@ def tune(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    budget = TuneSettings(
-        max_drop=_drop(max_drop),
-        max_latency=max_latency,
-        max_size=max_size,
-        minutes=minutes,
-        candidates=candidates,
-        seed=seed,
-    )
+    given = locals()
+    budget = settings_from(TuneSettings, given, max_drop=_drop(max_drop), output=None)
     recipe = Recipe(
         data=sample_settings(settings, limit=limit, memory=memory),
         static=static or StaticSettings(),
-        evaluate=EvaluateSettings(metric=metric, pairs=pairs, answer=answer),
+        evaluate=settings_from(EvaluateSettings, given, output=None),
     )
     return _searched(
         model, data, output, budget, recipe, skip_bad=skip_bad, scheduler=scheduler, again=again
@@ -154,19 +148,12 @@ def compress(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    budget = CompressSettings(
-        max_drop=_drop(max_drop),
-        max_latency=max_latency,
-        max_size=max_size,
-        goal=goal,  # type: ignore[arg-type]  # checked there
-        minutes=minutes,
-        candidates=candidates,
-        seed=seed,
-    )
+    given = locals()
+    budget = settings_from(CompressSettings, given, max_drop=_drop(max_drop), output=None)
     recipe = Recipe(
         data=sample_settings(settings, limit=limit, memory=memory),
         static=static or StaticSettings(),
-        evaluate=EvaluateSettings(metric=metric, pairs=pairs, answer=answer),
+        evaluate=settings_from(EvaluateSettings, given, output=None),
     )
     return _searched(model, data, output, budget, recipe, skip_bad=skip_bad, again=again)
 

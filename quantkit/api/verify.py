@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quantkit.api.arguments import as_path, checked_kinds
+from quantkit.api.arguments import as_path, checked_kinds, optional_path
 from quantkit.calibration import Calibration, CalibratorOf
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
@@ -78,9 +78,9 @@ def verify_file(  # noqa: PLR0913 - one parameter per question
         QuantkitError: The model carries no provenance, or something that was given cannot be read.
     """
     path = as_path(model, "model")
-    source = None if float_model is None else as_path(float_model, "float_model")
+    source = optional_path(float_model, "float_model")
     given: dict[str, Any] = {
-        "data": None if data is None else as_path(data, "data"),
+        "data": optional_path(data, "data"),
         "settings": settings,
         "memory": None if memory is None else parse_memory(memory),
         "progress": progress,

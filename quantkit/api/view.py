@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from quantkit.api.arguments import as_path, checked_kinds, read_result
+from quantkit.api.arguments import as_path, checked_kinds, optional_path, read_result
 from quantkit.calibration import Calibration
 from quantkit.deploy.view import render_page
 from quantkit.deploy.view.explorer import explorer_files
+from quantkit.deploy.view.facts import Page
 from quantkit.errors import UsageError
 from quantkit.evaluate.match import SharedModel
 from quantkit.files import check_folder, check_outputs, replace_text
@@ -72,15 +74,12 @@ def view_model(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    page = None if output is None else as_path(output, "output")
-    folder = None if model_explorer is None else as_path(model_explorer, "model_explorer")
+    page = optional_path(output, "output")
+    folder = optional_path(model_explorer, "model_explorer")
     if page is None and folder is None:
         raise UsageError("Write where to? Give output, a page, or model_explorer, a folder.")
-    models = [
-        as_path(m, name)
-        for m, name in ((float_model, "float_model"), (model, "model"))
-        if m is not None
-    ]
+    base = optional_path(float_model, "float_model")
+    models = [*([] if base is None else [base]), as_path(model, "model")]
     read = [file for path in models for file in model_files(path)]
     read += [Path(given) for given in (result, calibration, plan) if isinstance(given, str | Path)]
     check_outputs([page], read)
@@ -88,21 +87,28 @@ def view_model(  # noqa: PLR0913 - one parameter per question
         check_folder(folder, _EXPLORER, read)
     options = ViewOptions(
         result=None if result is None else read_result(result)[0],
-        calibration=Calibration.load(calibration)
-        if isinstance(calibration, str | Path)
-        else calibration,
-        plan=read_plan(Path(plan)) if isinstance(plan, str | Path) else plan,
+        calibration=_loaded(calibration, Calibration.load),
+        plan=_loaded(plan, read_plan),
         time=time,
         raw=raw,
     )
     drawn = view([SharedModel(path) for path in models], options, progress)
     if page is not None:
         replace_text(page, render_page(drawn))
-    written = []
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in explorer_files(drawn).items():
-            replace_text(folder / name, content)
-            written.append(folder / name)
+    explorer = () if folder is None else _write_explorer(drawn, folder)
     notes = tuple(f"{drawing.name}: {note}" for drawing in drawn.drawings for note in drawing.notes)
-    return ViewFiles(html=page, explorer=tuple(written), notes=notes)
+    return ViewFiles(html=page, explorer=explorer, notes=notes)
+
+
+def _loaded(given: Any, load: Callable[[str | Path], Any]) -> Any:
+    """Return what a file holds where one was given, else what was given."""
+    return load(given) if isinstance(given, str | Path) else given
+
+
+def _write_explorer(drawn: Page, folder: Path) -> tuple[Path, ...]:
+    """Write the files for Model Explorer; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = explorer_files(drawn)
+    for name, content in contents.items():
+        replace_text(folder / name, content)
+    return tuple(folder / name for name in contents)

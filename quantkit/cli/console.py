@@ -97,6 +97,23 @@ def new_table(title: str, names: Sequence[str], numbers: Sequence[str] = ()) -> 
     return table
 
 
+def print_table(
+    title: str,
+    names: Sequence[str],
+    numbers: Sequence[str],
+    rows: "Iterable[Sequence[str | Text]]",
+    total: Sequence[str] = (),
+) -> None:
+    """Print a table, and below a line its total where there is one; see `new_table`."""
+    table = new_table(title, names, numbers)
+    for row in rows:
+        table.add_row(*row)
+    if total:
+        table.add_section()
+        table.add_row(*total)
+    output().print(table)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.console import escape, line, new_table, output, write_json
+from quantkit.cli.console import escape, line, output, print_table, write_json
 from quantkit.cli.flags import expanded
 from quantkit.cli.options import DataFlags, JsonOption
 from quantkit.cli.progress import progress, watching
@@ -16,6 +16,8 @@ from quantkit.text import human, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from rich.text import Text
 
     from quantkit.api.results import (
         CandidateDiff,
@@ -232,12 +234,9 @@ def _apart(change: "WeightChange") -> str:
 
 
 def _print_changes(title: str, changes: "Sequence[Change]") -> None:
-    if not changes:
-        return
-    table = new_table(title, ("", "A", "B"))
-    for change in changes:
-        table.add_row(escape(change.what), escape(change.a or "-"), escape(change.b or "-"))
-    output().print(table)
+    rows = [[escape(text or "-") for text in (c.what, c.a, c.b)] for c in changes]
+    if rows:
+        print_table(title, ("", "A", "B"), (), rows)
 
 
 def _print_node_counts(found: "ModelDiff") -> None:
@@ -324,18 +323,20 @@ def _print_weights(found: "ModelDiff") -> None:
 
 
 def _print_weight_table(changed: "Sequence[WeightChange]") -> None:
+    numbers = ("SQNR dB", "largest", "mean")
+    title = "Weights that differ, the furthest apart first"
+    print_table(title, ("weight",), numbers, map(_weight_row, changed))
+
+
+def _weight_row(change: "WeightChange") -> "list[str | Text]":
     from rich.text import Text
 
-    numbers = ("SQNR dB", "largest", "mean")
-    table = new_table("Weights that differ, the furthest apart first", ("weight",), numbers)
-    for change in changed:
-        apart = ("-", "-", "-")
-        if change.largest is not None:
-            db = "equal" if change.sqnr_db is None else f"{change.sqnr_db:.1f}"
-            apart = (db, f"{change.largest:.2g}", f"{change.mean:.2g}")
-        stored = (printable(_stored(change)), "dim")
-        table.add_row(Text.assemble(printable(change.a.name), "\n  ", stored), *apart)
-    output().print(table)
+    stored = (printable(_stored(change)), "dim")
+    name = Text.assemble(printable(change.a.name), "\n  ", stored)
+    if change.largest is None:
+        return [name, "-", "-", "-"]
+    db = "equal" if change.sqnr_db is None else f"{change.sqnr_db:.1f}"
+    return [name, db, f"{change.largest:.2g}", f"{change.mean:.2g}"]
 
 
 def _stored(change: "WeightChange") -> str:
@@ -359,28 +360,26 @@ def _print_scales(found: "ModelDiff") -> None:
     _print_scale_counts(found)
     if not scales.changed:
         return
-    title = "Scales and zero points that differ, the most first"
-    table = new_table(title, ("tensor",), ("A", "B", "B / A"))
+    rows = []
     for change in scales.changed:
         other = change.a.dtype != change.b.dtype
         both = [
             f"{f'{f.dtype} ' if other else ''}{f.scale:.4g}, {f.zero_point}"
             for f in (change.a, change.b)
         ]
-        table.add_row(escape(change.tensor), *both, f"{change.ratio:.3f}")
-    output().print(table)
+        rows.append([escape(change.tensor), *both, f"{change.ratio:.3f}"])
+    title = "Scales and zero points that differ, the most first"
+    print_table(title, ("tensor",), ("A", "B", "B / A"), rows)
 
 
 def _print_sizes(found: "ModelDiff") -> None:
-    table = new_table("Size breakdown", ("cause",), ("A", "B", "B - A"))
-    for part in found.sizes:
-        table.add_row(
-            part.cause, *(human(n) if n else "-" for n in (part.a, part.b)), _more(part.b - part.a)
-        )
-    table.add_section()
+    rows = [
+        [p.cause, *(human(n) if n else "-" for n in (p.a, p.b)), _more(p.b - p.a)]
+        for p in found.sizes
+    ]
     a, b = found.nbytes
-    table.add_row("total", human(a), human(b), _more(b - a))
-    output().print(table)
+    total = ("total", human(a), human(b), _more(b - a))
+    print_table("Size breakdown", ("cause",), ("A", "B", "B - A"), rows, total)
 
 
 def _more(nbytes: int) -> str:
@@ -409,13 +408,10 @@ def _decibels(db: float | None) -> str:
 
 
 def _print_errors(found: "ModelDiff") -> None:
-    differing = [t for t in found.errors.tensors if t.sqnr_db is not None]
-    if not differing:
-        return
-    table = new_table("Error of each tensor, the worst first", ("tensor in A",), ("SQNR dB",))
-    for tensor in differing:
-        table.add_row(escape(tensor.a), f"{tensor.sqnr_db:.1f}")
-    output().print(table)
+    tensors = [t for t in found.errors.tensors if t.sqnr_db is not None]
+    rows = [(escape(t.a), f"{t.sqnr_db:.1f}") for t in tensors]
+    if rows:
+        print_table("Error of each tensor, the worst first", ("tensor in A",), ("SQNR dB",), rows)
 
 
 def print_results(found: "ResultDiff", most: int | None) -> None:
@@ -454,15 +450,8 @@ def _print_candidate(candidate: "CandidateDiff", most: int | None) -> None:
     new = "" if candidate.file_changed else ", the same file"
     figures = [f for f in candidate.figures if most is None or f.verdict != "same"]
     if figures:
-        table = new_table(escape(f"{candidate.name}{new}"), ("figure",), ("A", "B", "change", ""))
-        for f in figures:
-            cells = (
-                _with_interval(f.a, f.a_interval, f.unit),
-                _with_interval(f.b, f.b_interval, f.unit),
-            )
-            style = _STYLES.get(f.verdict, "dim")
-            table.add_row(escape(f.figure), *cells, _moved(f), f"[{style}]{f.verdict}[/]")
-        output().print(table)
+        title, numbers = escape(f"{candidate.name}{new}"), ("A", "B", "change", "")
+        print_table(title, ("figure",), numbers, map(_figure_row, figures))
     if candidate.outcome is not None:
         line(
             f"  verdict: {candidate.outcome.a or 'none'} -> {candidate.outcome.b or 'none'}", "bold"
@@ -474,6 +463,13 @@ def _print_candidate(candidate: "CandidateDiff", most: int | None) -> None:
         line(f"  new warning: {text}", "yellow")
     for text in candidate.warnings_gone:
         line(f"  warning gone: {text}", "green")
+
+
+def _figure_row(f: "FigureChange") -> list[str]:
+    ends = ((f.a, f.a_interval), (f.b, f.b_interval))
+    both = [_with_interval(value, interval, f.unit) for value, interval in ends]
+    style = _STYLES.get(f.verdict, "dim")
+    return [escape(f.figure), *both, _moved(f), f"[{style}]{f.verdict}[/]"]
 
 
 def _judged(judged: "Judged | None") -> str:
@@ -489,16 +485,13 @@ def _print_layers(candidate: "CandidateDiff", most: int | None) -> None:
         line(f"  {candidate.layers_better} layers bring less noise than before")
     if not worse:
         return
-    table = new_table(
-        "Layers that alone bring more noise than before, dB at the output",
-        ("node", "operator"),
-        ("A", "B", "lost"),
-    )
+    rows = []
     for layer in worse[:most]:
         lost = "-" if layer.a is None or layer.b is None else f"{layer.a - layer.b:.1f}"
         ends = (_number(layer.a, "dB"), _number(layer.b, "dB"))
-        table.add_row(escape(layer.node), escape(layer.op_type), *ends, lost)
-    output().print(table)
+        rows.append([escape(layer.node), escape(layer.op_type), *ends, lost])
+    title = "Layers that alone bring more noise than before, dB at the output"
+    print_table(title, ("node", "operator"), ("A", "B", "lost"), rows)
     print_rest(len(worse), most)
 
 

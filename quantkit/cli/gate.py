@@ -103,7 +103,7 @@ def gate(  # noqa: PLR0913 - one parameter a flag
         recipe = Path(RECIPE_NAME)
     rules = limits.over_recipe(how.over(GateSettings()))
     if live:
-        if path is not None or candidate or drop_rule or junit or badge:
+        if any((path, candidate, drop_rule, junit, badge)):
             raise UsageError("--live judges servers alone: leave out what is for a result.")
         _judge_live(live, rules, recipe, as_json=as_json)
         return

@@ -12,8 +12,8 @@ from quantkit.cli.console import (
     fitted_table,
     line,
     marked,
-    new_table,
     output,
+    print_table,
     write_json,
 )
 from quantkit.cli.flags import expanded
@@ -50,12 +50,12 @@ def inspect(
         return
     console = output()
     _print_head(found)
-    console.print(_size_table(found))
+    _print_sizes(found)
     for mode, how in _MODES.items():
         if mode in found.plans:
             console.print(plan_table(found.plans[mode], how, " (--nodes lists them)"))
     if found.foreseen:
-        console.print(_foreseen_table(found))
+        _print_foreseen(found)
     for said, count in found.stored.items():
         line(f"{count} {said}")
     if nodes:
@@ -101,14 +101,13 @@ def _described(port: "Port") -> str:
     return escape(f"{port.name}  {port.dtype}[{shape}]{dynamic}")
 
 
-def _size_table(found: "Inspection") -> "Table":
-    table = new_table("Size breakdown", ("cause",), ("tensors", "size", "share"))
-    for part in found.size:
-        share = f"{part.nbytes / found.nbytes:.1%}"
-        table.add_row(part.cause, str(part.tensors or "-"), human(part.nbytes), share)
-    table.add_section()
-    table.add_row("total", "", human(found.nbytes), "100.0%")
-    return table
+def _print_sizes(found: "Inspection") -> None:
+    rows = [
+        (p.cause, str(p.tensors or "-"), human(p.nbytes), f"{p.nbytes / found.nbytes:.1%}")
+        for p in found.size
+    ]
+    total = ("total", "", human(found.nbytes), "100.0%")
+    print_table("Size breakdown", ("cause",), ("tensors", "size", "share"), rows, total)
 
 
 _MODES = {"static": "static, needs data", "dynamic": "dynamic, without data"}
@@ -120,16 +119,16 @@ _FORMS = {
 }
 
 
-def _foreseen_table(found: "Inspection") -> "Table":
-    """Return how large the file would be in each form, smallest last."""
-    table = new_table("Estimated size", ("form", "command"), ("weights", "size", "share"))
+def _print_foreseen(found: "Inspection") -> None:
+    """Print how large the file would be in each form, smallest last."""
+    rows = []
     forms = ((name, found.foreseen[name]) for name in _FORMS if name in found.foreseen)
     for name, size in sorted(forms, key=lambda form: -form[1]):
         plan = found.plans[name]
         count = str(len(plan.halves or plan.weights))
         share = f"{size / found.nbytes:.1%}"
-        table.add_row(_FORMS[name], f"quantize {name}", count, f"about {human(size)}", share)
-    return table
+        rows.append((_FORMS[name], f"quantize {name}", count, f"about {human(size)}", share))
+    print_table("Estimated size", ("form", "command"), ("weights", "size", "share"), rows)
 
 
 def _print_nodes(found: "Inspection") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import escape, marked, new_table, output, write_json
+from quantkit.cli.console import escape, marked, output, print_table, write_json
 from quantkit.cli.flags import expanded
 from quantkit.cli.options import DataFlags, JsonOption
 from quantkit.cli.progress import progress
@@ -85,10 +85,10 @@ def _print(found: "Attestation", model: Path) -> None:
     console, says = output(), found.provenance
     wrote = f"written by quantkit {escape(says.quantkit)}"
     marked(f"[bold]{escape(model.name)}[/]  {says.kind}, {wrote}")
-    table = new_table("", ("check", "outcome", "what was found"))
-    for check in found.checks:
-        outcome = f"[{_STYLES[check.outcome]}]{check.outcome}[/]"
-        table.add_row(check.name, outcome, escape(check.sentence))
-    console.print(table)
+    rows = [
+        (check.name, f"[{_STYLES[check.outcome]}]{check.outcome}[/]", escape(check.sentence))
+        for check in found.checks
+    ]
+    print_table("", ("check", "outcome", "what was found"), (), rows)
     style = "green" if found.ok else "bold red"
     console.print(f"[{style}]{found.verdict}[/]", highlight=False)

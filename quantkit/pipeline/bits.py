@@ -16,6 +16,7 @@ from quantkit.model.graph.save import copy_of, skeleton
 from quantkit.model.ops.view import View
 from quantkit.model.provenance import Provenance, text_of
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
+from quantkit.pipeline.prepared import FloatModel
 from quantkit.quantize.plan import Plan, SolvedIntegers, WeightPlan
 from quantkit.quantize.plan.blocks import PACKED_NODES, int8_grid, packed_bytes, with_bits
 from quantkit.quantize.plan.budget import Choices, bits_within
@@ -199,8 +200,7 @@ def size_with(
 
 
 def packed_bits(  # noqa: PLR0913 - one parameter per question
-    model: ir.Model,
-    view: View,
+    ready: FloatModel,
     plan: Plan,
     wanted: int,
     emit: Callable[[ir.Model, Plan, SolvedIntegers], None],
@@ -211,8 +211,7 @@ def packed_bits(  # noqa: PLR0913 - one parameter per question
     """Return how many bits weights that kernels read as int8 get, so that the file has a size.
 
     Args:
-        model: The float model.
-        view: The same, described.
+        ready: The float model.
         plan: With weights of 8 bits.
         wanted: Bytes of the file.
         emit: Rewrites a model as a plan says.
@@ -223,13 +222,8 @@ def packed_bits(  # noqa: PLR0913 - one parameter per question
     Raises:
         UsageError: With the fewest bits the file is larger.
     """
+    model, view = ready.model, ready.view
     packed = with_bits(plan, view, dict.fromkeys(view.weights, PROBED))
-    tensors = {
-        name: value.const_value
-        for graph in model.graphs()
-        for name, value in graph.initializers.items()
-        if value.const_value is not None
-    }
 
     def grid(weight: WeightPlan, bits: int) -> BlockGrid:
         found = view.weights[weight.tensor]
@@ -239,7 +233,7 @@ def packed_bits(  # noqa: PLR0913 - one parameter per question
         made = with_bits(plan, view, bits)
         return size_with(model, made, view, lambda m, solved: emit(m, made, solved)) + record(bits)
 
-    choices = choices_of(packed, grid, tensors, *run, monitor)
+    choices = choices_of(packed, grid, ready.tensors, *run, monitor)
     return bits_for_size(choices, wanted, size_of)
 
 

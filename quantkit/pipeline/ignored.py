@@ -24,20 +24,27 @@ def ignored_requests(
     static = isinstance(options, StaticSettings)
     missed = {Mode.FLOAT, Mode.STORED} if static and plan.coverage == "gain" else {Mode.FLOAT}
     said = []
+    chosen = [n for n in plan.nodes if n.reason.why not in AS_CHOSEN]
     for op_type in dict.fromkeys(options.op_types):
-        nodes = [n for n in plan.nodes if n.op_type == op_type and n.reason.why not in AS_CHOSEN]
+        nodes = [n for n in chosen if n.op_type == op_type]
         said += _missed(f"{op_type} was asked for", nodes, missed)
     for rule in dict.fromkeys(options.include):
-        exact = plan.node.get(rule)
-        nodes = [exact] if exact else [n for n in plan.nodes if fnmatchcase(n.node, rule)]
+        nodes = _named(rule, plan)
         # Of a pattern it is enough that something is quantized.
         if all(n.mode in missed and n.reason.why not in AS_CHOSEN for n in nodes):
             said += _missed(f"'{rule}' was asked for", nodes, missed)
-    if isinstance(options, StaticSettings):
-        for ruled in options.tensors:
-            if not ruled.keep_float and (why := _unruled(ruled, plan, view)):
-                said.append(f"The rule for tensor '{ruled.tensor}' has no effect: {why}.")
+    rules = options.tensors if isinstance(options, StaticSettings) else ()
+    reasons = [(r.tensor, _unruled(r, plan, view)) for r in rules if not r.keep_float]
+    said += [
+        f"The rule for tensor '{tensor}' has no effect: {why}." for tensor, why in reasons if why
+    ]
     return said
+
+
+def _named(rule: str, plan: Plan) -> list[NodePlan]:
+    """Return the node of that name, else the nodes that a pattern matches."""
+    exact = plan.node.get(rule)
+    return [exact] if exact else [n for n in plan.nodes if fnmatchcase(n.node, rule)]
 
 
 def _missed(what: str, nodes: Sequence[NodePlan], modes: Collection[Mode]) -> list[str]:

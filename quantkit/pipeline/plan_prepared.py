@@ -22,7 +22,6 @@ from quantkit.quantize.plan import (
 )
 from quantkit.quantize.plan.selection import resolve_tensors
 from quantkit.settings import StaticSettings
-from quantkit.targets import Target
 
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
@@ -120,13 +119,15 @@ def _powers(seen: Calibration, view: View) -> dict[str, float]:
     }
 
 
-def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = False) -> None:
+def check_plan(
+    ready: FloatModel, plan: Plan, options: StaticSettings, *, early: bool = False
+) -> None:
     """Check that a plan that was given fits a model.
 
     Args:
         ready: The model.
         plan: The plan, for this target.
-        target: What is to run the result.
+        options: Say what is to run the result.
         early: Channels are still to be equalized, so that a plan for equalized ones cannot be told yet.
 
     Raises:
@@ -135,7 +136,7 @@ def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = F
     if not (early and plan.factors_id):
         check_fits(plan, ready.view, ready.factors_id)
     output_format = plan.output_format or Format.QDQ
-    check_operators(plan, ready.view, target, output_format)
+    check_operators(plan, ready.view, options.runs_on, output_format)
 
 
 def lacks(

@@ -75,7 +75,7 @@ def prepare(
     monitor.stage("Simplifying")
     ready = simplified(source, job.options, 0 if given is None else opset_for(given))
     if given is not None:
-        check_plan(ready, given, job.options.runs_on, early=True)
+        check_plan(ready, given, job.options, early=True)
     if isinstance(job.data, Calibration):
         seen, warnings = job.data, lacks(job.data, source, ready, None if given else job.options)
         # The caller's: its moments, if it has any, stay where they are.

@@ -75,27 +75,20 @@ def rounded(
     # together with the ranges and are held already; those of later groups cost a pass over the data each. What was
     # solved for is dropped at once, unless `prepared` is to be written again. Products without moments
     # (a calibration that was made elsewhere, a weight too wide) go with the first.
-    later = {request for group in groups[1:] for request in group}
+    group_of = {request: number for number, group in enumerate(groups) for request in group}
     static = [p for p in ready.products if is_static(p, plan)]
     if packed:
         static = [p for p in static if plan.weight[p.weight].blocks is not None]
     solved, seen = SolvedIntegers(), first()
     with ExitStack() as files:
         written = None
-        for number, group in enumerate(groups or ((),), 1):
-            # What is in no group was never to be observed: it is solved with the first.
-            own = [
-                p
-                for p in static
-                if (moment_request(p) not in later if number == 1 else moment_request(p) in group)
-            ]
-            asked = tuple(
-                dict.fromkeys(moment_request(p) for p in own if moment_request(p) in group)
-            )
+        for number in range(max(1, len(groups))):
+            own = [p for p in static if group_of.get(moment_request(p), 0) == number]
+            asked = [request for p in own if (request := moment_request(p)) in group_of]
             if seen is None and asked:
                 written = written or files.enter_context(runnable(ready))
-                monitor.name(f"Observing moments, group {number} of {len(groups)}")
-                seen = observe_again(prepared, written, asked, monitor)
+                monitor.name(f"Observing moments, group {number + 1} of {len(groups)}")
+                seen = observe_again(prepared, written, tuple(dict.fromkeys(asked)), monitor)
             solved = solved.with_more(work(own, seen))
             seen = None
     return solved
@@ -188,9 +181,7 @@ class Packing:
         wanted = wanted_bytes(options.target_size, prepared.source.nbytes)
         with runnable(ready) as written:
             run = (written.path, samples)
-            return packed_bits(
-                ready.model, ready.view, draft.plan, wanted, emit, run, record, self.monitor
-            )
+            return packed_bits(ready, draft.plan, wanted, emit, run, record, self.monitor)
 
 
 def _with_all_bits(checked: Verification | None) -> list[str]:

@@ -1,4 +1,7 @@
-"""`quantkit view`: load -> ask onnxruntime, results, plans, calibrations -> fold, group, lay out -> one page, or files for Model Explorer."""
+"""`quantkit view`: load -> ask onnxruntime, results, plans, calibrations -> fold, group, lay out -> one page, or files for Model Explorer.
+
+And the folder of an evaluation: its result, the report, and a graph of each candidate beside the float model.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,19 +12,21 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.calibration import Calibration
+from quantkit.deploy.view import render_page
 from quantkit.deploy.view.collect import Known, boxes_of
 from quantkit.deploy.view.compare import float_names, side_by_side
 from quantkit.deploy.view.facts import Box, Drawing, Page, Pair
 from quantkit.deploy.view.fold import Folded, fold
 from quantkit.deploy.view.groups import group_boxes, lay_out
-from quantkit.errors import ModelError, QuantkitError, UsageError
-from quantkit.evaluate.match import ModelPair, SharedModel
-from quantkit.files import scratch
+from quantkit.errors import ModelError, OutputError, QuantkitError, UsageError
+from quantkit.evaluate.match import ModelPair, NamedModel, SharedModel
+from quantkit.evaluate.report import graph_name, write_pages
+from quantkit.files import replace_text, scratch
 from quantkit.model.graph.shapes import shapes
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.integer_ops import quantized_among
 from quantkit.quantize.plan import NodePlan, Plan, plan_dynamic
-from quantkit.result import Evaluated, NodeRuns, Result, Runtime
+from quantkit.result import Evaluated, NodeRuns, Result, Runtime, save_result
 from quantkit.runtime.kernels.truth import PRODUCTS, bare_names
 from quantkit.runtime.profile import node_seconds, profile_models
 from quantkit.runtime.runs import run_made_up
@@ -31,6 +36,8 @@ _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
 _TIMED = 0.6  # seconds to spend on each model
 _KIN = 0.5  # of the layers of the smaller model
 _WOULD = "what quantize dynamic would do"
+WRITTEN = ("result.json", "report.html", "report.md")
+"""What `write_evaluation` writes into a folder, beside graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,3 +243,42 @@ def _evaluated(seen: Sequence[_Seen], result: Result | None) -> Evaluated | None
             "evaluation of this file."
         )
     return found[0] if found[0].role == "candidate" else next(iter(result.candidates), None)
+
+
+def write_evaluation(
+    result: Result, folder: Path, models: Sequence[NamedModel] = ()
+) -> tuple[Path, Path, Path]:
+    """Write result.json, report.html and report.md; and of each candidate its graph beside float's, which the report links to.
+
+    Args:
+        result: What was measured.
+        folder: Where to.
+        models: The files that were evaluated, float's first; none: no graphs.
+
+    Raises:
+        OutputError: They cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
+    # First what took minutes to measure: the pages can be made from it again.
+    save_result(result, folder / "result.json")
+    for place, model in enumerate(models[1:], 1):
+        _write_graph(result, folder / graph_name(place), ModelPair(models[0], model))
+    page, text = write_pages(result, folder)
+    return folder / "result.json", page, text
+
+
+def written(models: Sequence[NamedModel]) -> tuple[str, ...]:
+    """Return the names of all that `write_evaluation` writes for these models, float's first."""
+    return (*WRITTEN, *(graph_name(place) for place in range(1, len(models))))
+
+
+def _write_graph(result: Result, page: Path, pair: ModelPair) -> None:
+    """Draw a candidate beside float. What cannot be drawn has no page, and nothing links to one of another evaluation."""
+    try:
+        drawn = view(pair.sides, ViewOptions(result=result, foresee=False))
+        replace_text(page, render_page(drawn))
+    except _FAILURES:
+        page.unlink(missing_ok=True)

@@ -293,28 +293,30 @@ class Declared:
         name = name or self.name
         if value is None and self.optional:
             return None
-        if text and isinstance(value, str) and self.choices:
+        if text and isinstance(value, str):
             # Types are also called as onnxruntime calls them: QUInt8.
             folded = {p + str(c).lower(): c for c in self.choices for p in ("q", "")}
             value = folded.get(value.lower(), value)
         plain = value
         try:
             plain = self.spelling.parse(_plain(value))
-            number = float(plain) if isinstance(plain, Percent) else plain
-            kind = self.converted[isinstance(plain, list) and len(self.converted) > 1]
-            found = msgspec.convert(
-                number, kind, strict=not text, dec_hook=partial(_custom, folder)
-            )
+            found = self._convert(plain, folder, strict=not text)
         except (msgspec.ValidationError, ValueError) as e:
             if isinstance(value, str) and get_origin(self.type) is Literal:
                 check_choice(name, value, self.choices)
             raise UsageError(self._complaint(name, value, plain)) from e
-        for member in found if isinstance(found, tuple) else (found,):
-            if self.choices:
-                check_choice(name, member, self.choices)
-            if isinstance(member, float) and not isfinite(member):
-                raise UsageError(f"{name} = {short_repr(value)}: {name} must be finite.")
+        members = found if isinstance(found, tuple) else (found,)
+        for member in members if self.choices else ():
+            check_choice(name, member, self.choices)
+        if not all(isfinite(member) for member in members if isinstance(member, float)):
+            raise UsageError(f"{name} = {short_repr(value)}: {name} must be finite.")
         return plain if isinstance(plain, Percent) else found
+
+    def _convert(self, plain: Any, folder: Path, *, strict: bool) -> Any:
+        """Return a value of its type; raises msgspec.ValidationError or ValueError."""
+        number = float(plain) if isinstance(plain, Percent) else plain
+        kind = self.converted[isinstance(plain, list) and len(self.converted) > 1]
+        return msgspec.convert(number, kind, strict=strict, dec_hook=partial(_custom, folder))
 
     def _complaint(self, name: str, value: Any, plain: Any) -> str:
         takes = ", ".join(filter(None, (self.spelling.takes, self.bounds)))

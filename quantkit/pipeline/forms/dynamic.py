@@ -245,14 +245,14 @@ def _packed(draft: _Draft, nbytes: int) -> _Draft:
     options = draft.options
     if not options.packs or not draft.plan.changes:
         return draft
-    model, view = draft.ready.model, draft.ready.view
+    view = draft.ready.view
     if options.weight_bits is not None:
         bits = same_bits(options.weight_bits, view)
     else:
         assert options.target_size is not None  # noqa: S101 - one of the two is given
         wanted = wanted_bytes(options.target_size, nbytes)
         run, record = (None, ()), lambda _: RECORD
-        bits = packed_bits(model, view, draft.plan, wanted, emit_dynamic, run, record, Silent())
+        bits = packed_bits(draft.ready, draft.plan, wanted, emit_dynamic, run, record, Silent())
     plan = with_bits(draft.plan, view, bits)
     said = (spread_of(plan, view), *loading_noted(plan, view))
     return replace(draft, plan=plan, warnings=(*draft.warnings, *said))

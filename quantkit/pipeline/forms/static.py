@@ -128,7 +128,7 @@ class StaticForm(Form[Prepared, StaticDraft]):
             why = require_static(rules, source, observed=prepared.data is not None)
             return StaticDraft(plan=rules, warnings=tuple(why))
         check_target_of(self.given, target)
-        check_plan(prepared.ready, self.given, target)
+        check_plan(prepared.ready, self.given, self.job.options)
         require_change(self.given, source)
         if self.from_file:
             return StaticDraft(plan=self.given)
