@@ -69,14 +69,14 @@ def tidy(model: ir.Model, inputs: Inputs, outputs: Sequence[str], prefix: str = 
     taken = {spec.name for spec in inputs.specs} | set(outputs)
     for value in (v for v in (*values, *weights) if v not in ports):
         value.name = _free((value.name or "").removeprefix(prefix), taken, own=value.name)
+        if value.producer() is not None:
+            value.shape = None  # it is inferred anew, with the user's names
     for value, spec in zip(graph.inputs, inputs.specs, strict=True):
         _name_axes(value, spec, symbols)
         value.name = spec.name
     for value, name in zip(graph.outputs, outputs, strict=True):
         value.name = name
         _rename_axes(value, symbols)
-    for value in (v for v in values if v not in ports):
-        value.shape = None  # it is inferred anew, with the user's names
     _name_nodes(model, prefix)
     _strip(model, (*values, *weights, *ports))
 

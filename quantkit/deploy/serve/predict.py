@@ -533,16 +533,21 @@ def answer(
             scores = np.exp(scores - scores.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
         kind = "softmax of what the model gives"
-    order = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or _TOP, _MOST_CLASSES)]
+    rows = _best_classes(scores, labels, min(top or _TOP, _MOST_CLASSES))
+    return {"output": name, "scores": kind, "predictions": rows}
+
+
+def _best_classes(scores: Array, labels: Sequence[str], most: int) -> list[list[dict[str, Any]]]:
+    """Return the best classes of each row, named where there is a label for each."""
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
     named = labels if len(labels) == scores.shape[1] else ()
-    rows = [
+    return [
         [
             {"class": int(i), **({"label": named[i]} if named else {}), "score": float(row[i])}
             for i in best
         ]
         for row, best in zip(scores, order, strict=True)
     ]
-    return {"output": name, "scores": kind, "predictions": rows}
 
 
 def _is_table(array: Array) -> bool:

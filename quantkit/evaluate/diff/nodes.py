@@ -1,7 +1,7 @@
 """What became of the nodes: the same, changed (with their attributes compared), gone, new."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -180,7 +180,7 @@ def nodes_diff(a: ir.Model, b: ir.Model, pairs: Nodes) -> NodesDiff:
         changed=tuple(c for c in compared if c.differs),
         only_a=tuple(_ref(n) for n in left if n not in pairs),
         only_b=tuple(_ref(n) for n in right if n not in taken),
-        operators=operator_changes(*(Counter(n.op_type for n in side) for side in (left, right))),
+        operators=operator_changes(_operators(left), _operators(right)),
     )
 
 
@@ -243,6 +243,10 @@ def _looked_through(value: ir.Value | None) -> ir.Value | None:
             return value
         value = producer.inputs[0]
     return value
+
+
+def _operators(nodes: Iterable[ir.Node]) -> Counter[str]:
+    return Counter(node.op_type for node in nodes)
 
 
 def operator_changes(

@@ -295,9 +295,7 @@ def compare_results(a: Result, b: Result) -> ResultDiff:
     before, after = ({m.name: m for m in result.candidates} for result in (a, b))
     verdicts = [{v.candidate: v for v in result.verdicts} for result in (a, b)]
     same = (a.data.fingerprint, a.data.order) == (b.data.fingerprint, b.data.order)
-    pairs = {name: name for name in before if name in after}
-    if len(before) == len(after) == 1:
-        pairs = dict(zip(before, after, strict=True))
+    pairs = _matched(list(before), list(after))
     both = (
         _candidate(
             old if old == new else f"{old} -> {new}",
@@ -317,6 +315,13 @@ def compare_results(a: Result, b: Result) -> ResultDiff:
         only_a=tuple(n for n in before if n not in pairs),
         only_b=tuple(n for n in after if n not in pairs.values()),
     )
+
+
+def _matched(before: Sequence[str], after: Sequence[str]) -> dict[str, str]:
+    """Return the later name of each earlier candidate: the same, or that of the only one."""
+    if len(before) == len(after) == 1:
+        return dict(zip(before, after, strict=True))
+    return {name: name for name in before if name in after}
 
 
 def _candidate(

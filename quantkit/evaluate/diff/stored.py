@@ -171,11 +171,13 @@ def _of_operator(node: ir.Node, slot: int) -> _Scaling | None:
     if slot == weight.values:
         axis = 0 if _integer(node, "transB", 0) else weight.axis
         return _of_slots(node, weight.scale, weight.zero_point, axis)
-    if slot == row.bias and row.reads:
-        scales = [_constant(node, operand.scale) for operand in (row.reads[0], weight)]
-        known = tuple(s for s in scales if s is not None)
-        return _Scaling(scales=known) if len(known) == len(scales) else None
-    return None
+    return _of_bias(node, row.reads[0], weight) if slot == row.bias and row.reads else None
+
+
+def _of_bias(node: ir.Node, read: Operand, weight: Operand) -> _Scaling | None:
+    scales = [_constant(node, operand.scale) for operand in (read, weight)]
+    known = tuple(s for s in scales if s is not None)
+    return _Scaling(scales=known) if len(known) == len(scales) else None
 
 
 def _in_blocks(node: ir.Node, scale: int, inputs: int | None) -> _Blocks | None:

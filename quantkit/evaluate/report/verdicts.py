@@ -281,31 +281,46 @@ def gists(result: Result) -> dict[str, str]:
     # part of a result may be missing (a run without timing, a file of an older version): then the gist is empty, and
     # never a zero. Several candidates are one range, from least to most; of what cannot be ranged (which layer, which
     # share) the worst or the distinct ones.
-    models, base = result.candidates, result.float_model
-    timed = base.typical_latency
-    ratios = [m.typical_latency.ratio for m in models if m.typical_latency]
-    shares = {f"{m.runtime.integer} of {m.runtime.products}": None for m in models if m.runtime}
-    calibrated = [m.calibration for m in models if m.calibration]
-    after = [m.changes.nodes_after for m in models if m.changes]
-    changes = next((m.changes for m in models if m.changes), None)
-    of_time = f" of float's {numbers.significant(timed.median_ms)} ms" if timed else ""
+    models, disk = result.candidates, result.float_model.size.disk
     return {
         "tuning": _found(result),
         "picture": "",
         "drift": _furthest(models),
-        "size": f"{_range([m.size.ratio for m in models], numbers.percent)} of float's {numbers.size(base.size.disk)}",
-        "latency": f"{_range(ratios, numbers.ratio)}{of_time}" if ratios else "",
+        "size": f"{_range([m.size.ratio for m in models], numbers.percent)} of float's {numbers.size(disk)}",
+        "latency": _times(result),
         "layers": _worst_layer(models),
-        "runtime": f"{' · '.join(shares)} layers" if 0 < len(shares) <= _NAMED else "",
+        "runtime": _int8_shares(models),
         "fidelity": _portable(models),
-        "calibration": " · ".join(
-            dict.fromkeys(f"{c.samples:,} samples, {c.method}" for c in calibrated)
-        ),
-        "changes": f"{changes.nodes_before:,} nodes became {_range(after, numbers.integer)}"
-        if changes
-        else "",
+        "calibration": _calibrated(models),
+        "changes": _node_counts(models),
         "provenance": f"{len(result.models)} files · {result.data.samples:,} samples",
     }
+
+
+def _times(result: Result) -> str:
+    ratios = [m.typical_latency.ratio for m in result.candidates if m.typical_latency]
+    timed = result.float_model.typical_latency
+    of = f" of float's {numbers.significant(timed.median_ms)} ms" if timed else ""
+    return f"{_range(ratios, numbers.ratio)}{of}" if ratios else ""
+
+
+def _int8_shares(models: Sequence[Evaluated]) -> str:
+    known = [m.runtime for m in models if m.runtime]
+    shares = dict.fromkeys(f"{runtime.integer} of {runtime.products}" for runtime in known)
+    return f"{' · '.join(shares)} layers" if 0 < len(shares) <= _NAMED else ""
+
+
+def _calibrated(models: Sequence[Evaluated]) -> str:
+    known = [m.calibration for m in models if m.calibration]
+    return " · ".join(dict.fromkeys(f"{c.samples:,} samples, {c.method}" for c in known))
+
+
+def _node_counts(models: Sequence[Evaluated]) -> str:
+    known = [m.changes for m in models if m.changes]
+    if not known:
+        return ""
+    after = _range([changes.nodes_after for changes in known], numbers.integer)
+    return f"{known[0].nodes_before:,} nodes became {after}"
 
 
 def _found(result: Result) -> str:
