@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         realize_plan as realize_plan,
         save_prepared as save_prepared,
     )
+    from quantkit.api.prune import prune as prune
     from quantkit.api.quantize import (
         plan_static as plan_static,
         plan_weights as plan_weights,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from quantkit.pipeline.distilled import DistillResult as DistillResult
     from quantkit.pipeline.inspect import Inspection as Inspection, inspect_model as inspect_model
     from quantkit.pipeline.optimize import check_pass as check_pass
+    from quantkit.pipeline.prune_result import PruneResult as PruneResult
     from quantkit.pipeline.result import QuantizeResult as QuantizeResult
     from quantkit.pipeline.prepared import Prepared as Prepared
     from quantkit.pipeline.tune import Tuned as Tuned
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         LimitSettings as LimitSettings,
         NodeRule as NodeRule,
         PackageSettings as PackageSettings,
+        PruneSettings as PruneSettings,
         QdqSettings as QdqSettings,
         RecoverSettings as RecoverSettings,
         ServeSettings as ServeSettings,
@@ -97,6 +100,7 @@ _PUBLIC = {
     "quantkit.api.optimize": "optimize",
     "quantkit.api.package": "Packaged package_model",
     "quantkit.api.prepared": "load_prepared plan_prepared realize_plan save_prepared",
+    "quantkit.api.prune": "prune",
     "quantkit.api.quantize": "plan_static plan_weights prepare_static quantize_dynamic quantize_float16 quantize_static quantize_weights",
     "quantkit.api.report": "ReportFiles write_report",
     "quantkit.api.tune": "compress tune",
@@ -109,6 +113,7 @@ _PUBLIC = {
     "quantkit.pipeline.distilled": "DistillResult",
     "quantkit.pipeline.inspect": "Inspection inspect_model",
     "quantkit.pipeline.optimize": "check_pass",
+    "quantkit.pipeline.prune_result": "PruneResult",
     "quantkit.pipeline.result": "QuantizeResult",
     "quantkit.pipeline.prepared": "Prepared",
     "quantkit.pipeline.tune": "Tuned",
@@ -116,7 +121,7 @@ _PUBLIC = {
     "quantkit.quantize.plan": "Plan",
     "quantkit.quantize.rewrite.simplify.plugins": "ModelPass",
     "quantkit.result": "Result load_result",
-    "quantkit.settings": "BatchSettings CompressSettings DataSettings DistillSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
+    "quantkit.settings": "BatchSettings CompressSettings DataSettings DistillSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings PruneSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
     "quantkit.spec": "QInt8 QUInt8 QuantType",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -8,6 +8,8 @@ QuantkitError
   ├── DataError          the data cannot be read, or does not fit the model
   ├── InterruptedRunError      the user stopped a run; says how it is continued
   ├── NothingToQuantizeError    no weight would change: a no-op is never called a success
+  ├── NothingToPruneError       no channel, neuron, head or layer can be removed
+  ├── UnreachableError   no result meets the target; says what the best one reaches. Exit code 1
   ├── VerifyError        the quantized model failed the check before writing
   └── OutputError        the result cannot be written; nothing was changed on disk
 
@@ -50,6 +52,14 @@ class DataError(QuantkitError):
 
 class InterruptedRunError(QuantkitError):
     """The user stopped a run of the command line."""
+
+
+class NothingToPruneError(QuantkitError):
+    """No channel, neuron, head or layer of the model can be removed."""
+
+
+class UnreachableError(QuantkitError):
+    """No result meets the target, and nothing was written; says what the best one reaches. The command line exits with 1."""
 
 
 class NothingToQuantizeError(QuantkitError):

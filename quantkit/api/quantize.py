@@ -34,6 +34,7 @@ from quantkit.settings import (
     DynamicSettings,
     Float16Settings,
     NodeRule,
+    PruneSettings,
     QdqSettings,
     RecoverSettings,
     StaticSettings,
@@ -61,7 +62,7 @@ class Task:
     """
 
     source: str | Path | onnx.ModelProto
-    how: DynamicSettings | StaticSettings | WeightsSettings | Float16Settings
+    how: DynamicSettings | StaticSettings | WeightsSettings | Float16Settings | PruneSettings
     data: object = None
     samples: DataSettings = field(default_factory=DataSettings)
     percentile: float | None = None

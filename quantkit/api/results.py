@@ -21,6 +21,9 @@ from quantkit.pipeline.distilled import Trained as Trained
 from quantkit.pipeline.inspect import Inspection as Inspection
 from quantkit.pipeline.inspect import Port as Port
 from quantkit.pipeline.optimize import OptimizeResult as OptimizeResult
+from quantkit.pipeline.prune_result import PrunedFile as PrunedFile
+from quantkit.pipeline.prune_result import PrunePlan as PrunePlan
+from quantkit.pipeline.prune_result import PruneResult as PruneResult
 from quantkit.pipeline.result import QuantizeResult as QuantizeResult
 from quantkit.pipeline.tune import Candidate as Candidate
 from quantkit.pipeline.tune import Tuned as Tuned

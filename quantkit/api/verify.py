@@ -238,6 +238,7 @@ def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettin
         settings=settings,
         kept=kept_of(given),
         bits=given.get("bits"),
+        widths=given.get("widths"),
     )
 
 

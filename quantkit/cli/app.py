@@ -21,6 +21,7 @@ from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.plan import plan
+from quantkit.cli.prune import prune
 from quantkit.cli.quantize import quantize
 from quantkit.cli.reduce import distill, optimize
 from quantkit.cli.report import report
@@ -28,7 +29,13 @@ from quantkit.cli.targets import targets
 from quantkit.cli.tune import compress, tune
 from quantkit.cli.verify import verify
 from quantkit.cli.view import view
-from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
+from quantkit.errors import (
+    InterruptedRunError,
+    OutputError,
+    QuantkitError,
+    UnreachableError,
+    UsageError,
+)
 from quantkit.text import printable
 
 _INTERRUPTED = 130
@@ -55,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize, distill)
+_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize, prune, distill)
 _JUDGING = (evaluate, report, gate, diff, view, verify, targets)
 _RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):
@@ -161,4 +168,4 @@ def _fail(error: Exception, message: str, *, debug: bool) -> int:
         typer.echo(printable(trace, keep="\n"), err=True, nl=False)
     said = escape(" ".join(message.split()))
     errors().print(f"[bold red]error:[/] {said}", soft_wrap=True, highlight=False)
-    return 2
+    return 1 if isinstance(error, UnreachableError) else 2

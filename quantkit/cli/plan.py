@@ -11,10 +11,12 @@ from quantkit.cli.console import line, write_json
 from quantkit.cli.flags import Command, Flags, Group, expanded
 from quantkit.cli.options import DataFlags, JsonOption, ModelArgument
 from quantkit.cli.progress import watching
+from quantkit.cli.prune import print_frontier
 from quantkit.cli.result_view import print_plan
 from quantkit.cli.tasks import (
     Float16Flags,
     MethodFlags,
+    PruneFlags,
     StaticFlags,
     WeightsFlags,
     static_task,
@@ -126,6 +128,27 @@ def float16(
     recipe = load_recipe()
     task = task_of(model, recipe, samples, flags.over(recipe.float16))
     _show(_planned(task, show, [recipe.file]), show)
+
+
+@plan.command(cls=Command)
+@expanded
+def prune(
+    *, model: ModelArgument = None, flags: PruneFlags, samples: DataFlags, show: _ShowFlags
+) -> None:
+    """Show what pruning would save and lose, and whether int8 gains from it: exits with 1 if it does not."""
+    from quantkit.api.results import PrunePlan
+
+    recipe = load_recipe()
+    how = flags.over(recipe.prune)
+    task = task_of(model, recipe, samples, how)
+    found: Any = _planned(task, show, [recipe.file])
+    assert isinstance(found, PrunePlan)  # noqa: S101 - what pruning plans
+    if show.as_json:
+        write_json(found.to_json())
+    else:
+        print_frontier(found, nodes=show.nodes)
+    if found.refusal and not how.force:
+        raise typer.Exit(1)
 
 
 def _planned(task: "Task", show: _ShowFlags, read: Iterable[Path | None]) -> "Plan":

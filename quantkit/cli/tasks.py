@@ -14,6 +14,7 @@ from quantkit.settings import (
     CalibrateSettings,
     DynamicSettings,
     Float16Settings,
+    PruneSettings,
     Recipe,
     RecoverSettings,
     StaticSettings,
@@ -77,6 +78,12 @@ class WeightsFlags(Flags):
     """What is decided about weights and nodes."""
 
     kinds = (WeightsSettings,)
+
+
+class PruneFlags(Flags):
+    """How much is removed, and where. Not given: as quantkit.toml says."""
+
+    kinds = (PruneSettings,)
 
 
 class Float16Flags(Flags):

@@ -46,6 +46,7 @@ class Job(Generic[Options]):
         kept: Nodes that measuring left in float when the same file was written before; None: nothing was measured yet.
         bits: Likewise, the bits of each weight in the file.
         student: For distillation, the model to train.
+        widths: Likewise, what pruning left of groups and blocks.
     """
 
     source: str | Path | onnx.ModelProto
@@ -56,6 +57,7 @@ class Job(Generic[Options]):
     kept: Mapping[str, Kept] | None = None
     bits: Mapping[str, int] | None = None
     student: Path | None = None
+    widths: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ from quantkit.settings.memory import memory_text as memory_text
 from quantkit.settings.memory import parse_memory as parse_memory
 from quantkit.settings.memory import resident as resident
 from quantkit.settings.package import PackageSettings as PackageSettings
+from quantkit.settings.prune import PruneSettings as PruneSettings
 from quantkit.settings.serve import BatchSettings as BatchSettings
 from quantkit.settings.serve import LimitSettings as LimitSettings
 from quantkit.settings.serve import ServeSettings as ServeSettings

@@ -24,6 +24,7 @@ from quantkit.settings.integers import (
     StaticSettings,
     TensorRule,
 )
+from quantkit.settings.prune import PruneSettings
 from quantkit.settings.weights import WeightsSettings
 
 CARRIED = "quantkit.preprocessing"
@@ -46,6 +47,7 @@ LATER: Mapping[type, tuple[str, ...]] = {
 TABLES: Mapping[type, str] = {
     DistillSettings: "distill",
     Float16Settings: "float16",
+    PruneSettings: "prune",
     WeightsSettings: "weights",
 }
 _Kind = TypeVar("_Kind", bound=Settings)

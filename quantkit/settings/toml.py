@@ -17,6 +17,7 @@ from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.gate import CompressSettings, GateSettings, TuneSettings
 from quantkit.settings.integers import StaticSettings
 from quantkit.settings.package import PackageSettings
+from quantkit.settings.prune import PruneSettings
 from quantkit.settings.serve import ServeSettings
 from quantkit.settings.weights import WeightsSettings
 
@@ -43,6 +44,7 @@ class Recipe(Settings):
     compress: CompressSettings = table(CompressSettings)
     weights: WeightsSettings = table(WeightsSettings)
     distill: DistillSettings = table(DistillSettings)
+    prune: PruneSettings = table(PruneSettings)
     serve: ServeSettings = table(ServeSettings)
     package: PackageSettings = table(PackageSettings)
     folder: Path = field(default_factory=Path)

@@ -19,7 +19,7 @@ from quantkit.cli.console import Column, fitted_table, shortened
 from quantkit.cli.evaluate import evaluation_table, present
 from quantkit.cli.progress import _print_description
 from quantkit.data.model import Description
-from quantkit.pipeline.tune.samples import Split
+from quantkit.pipeline.split import Split
 from quantkit.result import OutputDrift
 
 LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip

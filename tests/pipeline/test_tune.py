@@ -23,6 +23,7 @@ from quantkit.cli.app import run as command
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.scorer import Mean
 from quantkit.pipeline.partial import only_run
+from quantkit.pipeline.split import split
 from quantkit.pipeline.tune.choice import (
     BASES,
     Budget,
@@ -32,7 +33,6 @@ from quantkit.pipeline.tune.choice import (
     frontier_of,
     limits,
 )
-from quantkit.pipeline.tune.samples import split
 from quantkit.pipeline.tune.search import next_choices
 from quantkit.pipeline.tune.trial import sample_losses
 from quantkit.result import load_result

@@ -10,7 +10,7 @@ from quantkit.reduce.prune.importance import (
     Reading,
     made_up,
     rank_units,
-    shrunk,
+    shrunk_moments,
 )
 
 
@@ -60,7 +60,7 @@ def test_copies_and_constants_go_for_nothing() -> None:
     chance = np.random.default_rng(0)
     rows = chance.standard_normal((500, 6))
     rows[:, 4], rows[:, 5] = 2 * rows[:, 0], 0
-    moments = shrunk(rows.T @ rows / 500, 1_000_000)
+    moments = shrunk_moments(rows.T @ rows / 500, 1_000_000)
     weight = chance.standard_normal((4, 6))
     columns = np.arange(6)[:, np.newaxis]
     ranking = rank_units([Reading(weight=weight, moments=moments, columns=columns)], 2, 1)

@@ -8,6 +8,7 @@ from quantkit.pipeline.form import Form
 from quantkit.pipeline.forms.distill import DistillForm
 from quantkit.pipeline.forms.dynamic import DynamicForm
 from quantkit.pipeline.forms.float16 import Float16Form
+from quantkit.pipeline.forms.prune import PruneForm
 from quantkit.pipeline.forms.static import StaticForm
 from quantkit.pipeline.forms.weights import WeightsForm
 from quantkit.pipeline.prepared import Job, Output
@@ -16,6 +17,7 @@ from quantkit.settings import (
     DistillSettings,
     DynamicSettings,
     Float16Settings,
+    PruneSettings,
     StaticSettings,
     WeightsSettings,
 )
@@ -27,6 +29,7 @@ FORMS: Mapping[type[Settings], type[Form[Any, Any]]] = {
     WeightsSettings: WeightsForm,
     Float16Settings: Float16Form,
     DistillSettings: DistillForm,
+    PruneSettings: PruneForm,
 }
 
 

@@ -15,9 +15,9 @@ from quantkit.pipeline.forms import form_of
 from quantkit.pipeline.prepare import prepare_model
 from quantkit.pipeline.prepared import Output, Prepared
 from quantkit.pipeline.saved import load_prepared, save_prepared
+from quantkit.pipeline.split import Split
 from quantkit.pipeline.tune.folder import TuneFolder
 from quantkit.pipeline.tune.job import TuneJob
-from quantkit.pipeline.tune.samples import Split
 from quantkit.settings.declare import Settings
 
 _TOKENIZER = "tokenizer.json"

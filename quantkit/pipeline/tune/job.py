@@ -15,8 +15,8 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
 from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.prepared import Job
+from quantkit.pipeline.split import Split
 from quantkit.pipeline.tune.choice import Budget
-from quantkit.pipeline.tune.samples import Split
 from quantkit.settings import CompressSettings, DataSettings, Recipe, StaticSettings, TuneSettings
 from quantkit.settings.record import to_record
 

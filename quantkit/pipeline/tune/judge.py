@@ -11,11 +11,11 @@ from quantkit.evaluate.accuracy import NamedModel
 from quantkit.evaluate.gate import judge, rules_of, with_verdicts
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
+from quantkit.pipeline.split import Split
 from quantkit.pipeline.tune.choice import Choice, Figures, best_of, frontier_of, keeps, limits
 from quantkit.pipeline.tune.folder import MODEL, Candidate, TuneFolder
 from quantkit.pipeline.tune.job import TuneJob
 from quantkit.pipeline.tune.make import recipe_for
-from quantkit.pipeline.tune.samples import Split
 from quantkit.pipeline.view import write_evaluation
 from quantkit.result import Evaluated, Latency, Result, Trial, Tuning, Verdict, load_result
 from quantkit.settings import GateSettings, Percent

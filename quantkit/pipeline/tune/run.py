@@ -20,6 +20,7 @@ from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.pipeline.partial import only_run
+from quantkit.pipeline.split import Split, divide
 from quantkit.pipeline.tune.bases import Bases
 from quantkit.pipeline.tune.choice import Choice, Figures, best_of
 from quantkit.pipeline.tune.family import first_of_family, whole_family
@@ -28,7 +29,6 @@ from quantkit.pipeline.tune.job import TuneJob
 from quantkit.pipeline.tune.judge import JUDGED, FinalCheck, Tuned
 from quantkit.pipeline.tune.make import CandidateJob, recipe_for, settings_for
 from quantkit.pipeline.tune.moves import Step
-from quantkit.pipeline.tune.samples import Split, divide
 from quantkit.pipeline.tune.search import moves_on, next_choices
 from quantkit.pipeline.tune.steps import steps_for
 from quantkit.pipeline.tune.trial import make_candidate, make_saved, timed, write_candidate

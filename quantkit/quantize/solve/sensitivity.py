@@ -77,12 +77,14 @@ def weight_noise(
         array = exact[name]
         rounded = fit_blocks(as_rows(array, axis), grid).dequantized()
         fed = {name: from_rows(rounded, array.shape, axis)}
-        found[name] = _noise(expected, (part.run(feed, exact, fed) for feed in feeds))
+        found[name] = noise_of(expected, (part.run(feed, exact, fed) for feed in feeds))
         tick(1)
     return found
 
 
-def _noise(expected: Sequence[Mapping[str, Array]], actual: Iterable[Mapping[str, Array]]) -> float:
+def noise_of(
+    expected: Sequence[Mapping[str, Array]], actual: Iterable[Mapping[str, Array]]
+) -> float:
     """Return what is lost of all float outputs, or, where there are none, of the others."""
     tallies: dict[str, Tally] = {}
     for before, after in zip(expected, actual, strict=True):

@@ -42,6 +42,7 @@ def couple(model: ir.Model) -> Labels:
     for node in model.graph:
         rule = None if node.domain else _RULES.get(node.op_type)
         if rule is None or any(True for _ in subgraphs_of(node)):
+            labels.stops[node.op_type] += 1
             _keep_all(labels, node)
         else:
             rule(labels, node)

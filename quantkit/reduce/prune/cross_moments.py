@@ -20,20 +20,29 @@ class CrossMoments:
         total: Of x and of z, (2, groups, K).
         cross: Of x z^T, (groups, K, K).
         own: Of z z^T.
+        missing: Of e z^T, (groups, channels, K), and of e, (groups, channels), where e is what an operator is to output besides.
     """
 
     count: int = 0
     total: Any = 0.0
     cross: Any = 0.0
     own: Any = 0.0
+    missing: tuple[Any, Any] = (0.0, 0.0)
 
-    def observe(self, exact: NDArray[Any], rough: NDArray[Any]) -> None:
-        """Take in rows, (groups, rows, K) each."""
+    def observe(
+        self, exact: NDArray[Any], rough: NDArray[Any], missing: NDArray[Any] | None = None
+    ) -> None:
+        """Take in rows, (groups, rows, K) each; and what an operator is to output besides, (1, rows, all channels)."""
         x, z = exact.astype(np.float64), rough.astype(np.float64)
         self.count += x.shape[1]
         self.total = self.total + np.stack([x.sum(axis=1), z.sum(axis=1)])
         self.cross = self.cross + x.swapaxes(1, 2) @ z
         self.own = self.own + z.swapaxes(1, 2) @ z
+        if missing is not None and missing.shape[1] == x.shape[1]:
+            _, rows, channels = missing.shape
+            e = missing.astype(np.float64).reshape(rows, len(x), channels // len(x)).swapaxes(0, 1)
+            cross, total = self.missing
+            self.missing = cross + e.swapaxes(1, 2) @ z, total + e.sum(axis=1)
 
     def moments(self, *, centred: bool) -> Floats:
         """Return those of the rows behind what was changed, of one group, (K, K)."""
@@ -56,10 +65,15 @@ class CrossMoments:
         """
         x, z = self.total / max(1, self.count)
         cross, own = self.cross / self.count, self.own / self.count
+        target, shift = (
+            weight @ cross + self.missing[0] / self.count,
+            self.missing[1] / self.count,
+        )
+        output = np.einsum("gnk,gk->gn", weight, x) + shift
         if centred:
-            cross = cross - x[:, :, np.newaxis] * z[:, np.newaxis, :]
+            target = target - output[:, :, np.newaxis] * z[:, np.newaxis, :]
             own = own - z[:, :, np.newaxis] * z[:, np.newaxis, :]
-        cross, own = cross[:, :, kept], own[:, kept][:, :, kept]
+        target, own = target[:, :, kept], own[:, kept][:, :, kept]
         inputs = own.shape[-1]
         diagonal = np.diagonal(own, axis1=1, axis2=2)
         ridge = (_RIDGE + inputs / (2 * self.count)) * diagonal
@@ -67,10 +81,20 @@ class CrossMoments:
         damped = own + np.where(ridge > least, ridge, least + 1e-30)[:, :, np.newaxis] * np.eye(
             inputs
         )
-        missing = weight @ cross - prior[:, :, kept] @ own
+        missing = target - prior[:, :, kept] @ own
         found = np.zeros_like(prior)
         found[:, :, kept] = prior[:, :, kept] + np.linalg.solve(
             damped, missing.swapaxes(1, 2)
         ).swapaxes(1, 2)
-        shift = np.einsum("gnk,gk->gn", weight, x) - np.einsum("gnk,gk->gn", found, z)
+        shift = output - np.einsum("gnk,gk->gn", found, z)
         return found, shift.reshape(-1) if centred else np.zeros(shift.size)
+
+    def mapped(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return weight, (inputs, channels), and bias of the affine map from z to x that is best by least squares.
+
+        What rows do not tell stays as it is: a block adds to the tensor that it starts from.
+        """
+        same = np.eye(self.own.shape[-1])[np.newaxis]
+        kept = np.ones(self.own.shape[-1], bool)
+        weight, bias = self.fitted(same, same, kept, centred=True)
+        return weight[0].T.astype(np.float32), bias.astype(np.float32)

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -31,7 +31,7 @@ class ChannelGroup:
     """Units of channels that are alike: each can be removed, with all that is joined to it.
 
     Attributes:
-        name: The first node that makes its channels.
+        name: The first node that makes its channels, with a number if others have that node too.
         units: The label of each unit, in the order of the first tensor that has them.
         readers: The linear operators that read them.
         nodes: The linear operators whose size depends on it.
@@ -110,7 +110,13 @@ def channel_groups(
                 )
             )
     order = {node.name: number for number, node in enumerate(model.graph)}
-    return tuple(sorted(found, key=lambda group: order[group.name]))
+    found.sort(key=lambda group: order[group.name])
+    seen = Counter[str]()
+    for number, group in enumerate(found):
+        seen[group.name] += 1
+        if seen[group.name] > 1:  # channels of one node that go to different consumers
+            found[number] = replace(group, name=f"{group.name}#{seen[group.name]}")
+    return tuple(found)
 
 
 def _families(model: ir.Model, labels: Labels) -> list[Ints]:

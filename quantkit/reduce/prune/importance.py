@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-_SHRUNK, _LEAST = 0.5, 1e-4  # of moments: see `shrunk`
+_SHRUNK, _LEAST = 0.5, 1e-4  # of moments: see `shrunk_moments`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Ranking:
         return tuple(sorted(self.order[:count]))
 
 
-def shrunk(moments: Floats, rows: int) -> Floats:
+def shrunk_moments(moments: Floats, rows: int) -> Floats:
     """Return moments that trust correlations as far as samples tell them, positive definite.
 
     Off the diagonal they are scaled by 1 - min(.5, K / 2 rows); a ten thousandth of the mean of the diagonal is added to it.

@@ -1,5 +1,6 @@
 """Which channels must go together: every channel of every tensor has a label, and labels are joined."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,11 +24,21 @@ class Labels:
         parent: A label that each label was joined with; itself, if none.
         fixed: Labels whose channels must stay; right for the last label of a chain only.
         axes: The labels of a value, by axis; None: its extent is not known.
+        stops: Operators without a rule, which keep all channels of what they read and make, and how many nodes there are of each.
     """
 
     parent: list[int] = field(default_factory=list)
     fixed: list[bool] = field(default_factory=list)
     axes: dict[ir.Value, list[Ints | None]] = field(default_factory=dict)
+    stops: Counter[str] = field(default_factory=Counter)
+
+    def on(self, model: ir.Model) -> "Labels":
+        """Return the same labels for a copy of the model that these are of."""
+        names = {value.name: own for value, own in self.axes.items()}
+        values = [v for node in model.graph for v in (*node.outputs, *node.inputs) if v is not None]
+        values += model.graph.initializers.values()
+        axes = {value: list(names[value.name]) for value in values if value.name in names}
+        return Labels(parent=self.parent, fixed=self.fixed, axes=axes)
 
     def new(self, count: int, *, fixed: bool = False) -> Ints:
         """Return labels that were not used before."""
