@@ -140,7 +140,14 @@ def _carry_in_place(h: Floats, order: NDArray[np.intp]) -> Floats:
     return flat.reshape(h.shape)
 
 
-def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits = PAIRED) -> Floats:
+def round_carried(
+    weight: Array,
+    scale: Array,
+    carries: Carries,
+    limits: Limits = PAIRED,
+    *,
+    keep_zeros: bool = False,
+) -> Floats:
     """Return integers (..., N, K) within `limits`, that keep ``e H e^T`` of each channel small.
 
     Args:
@@ -148,6 +155,7 @@ def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits 
         scale: (..., N).
         carries: The factored moments, used for as many channels as one likes.
         limits: Which integers are allowed.
+        keep_zeros: A weight of zero stays zero; else it may take over errors of others.
     """
     # Pairs go in order of falling H_00 + H_11: the largest inputs are rounded while all others can still make up for them.
     # Rounding runs along K, so weights lie (..., K, N) here: each step then works on rows that are contiguous over
@@ -160,7 +168,7 @@ def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits 
     if k % 2:
         columns = np.pad(columns, [*[(0, 0)] * (columns.ndim - 2), (0, 1), (0, 0)])
     rows = np.take_along_axis(columns, order[..., np.newaxis], axis=-2)
-    rounded = _round_rows(rows, carries, limits)
+    rounded = _round_rows(rows, carries, limits, keep_zeros=keep_zeros)
     q = np.empty_like(rounded)
     np.put_along_axis(q, order[..., np.newaxis], rounded, axis=-2)
     return np.ascontiguousarray(np.swapaxes(q[..., :k, :], -1, -2))
@@ -197,7 +205,7 @@ def _upper_factor(h: Floats) -> Floats:
     return upper
 
 
-def _round_rows(rows: Floats, carries: Carries, limits: Limits) -> Floats:
+def _round_rows(rows: Floats, carries: Carries, limits: Limits, *, keep_zeros: bool) -> Floats:
     """Round (..., K, N), which are in the order of `carries`."""
     errors, q = np.zeros_like(rows), np.empty_like(rows)
     weights, carry = carries.weights, carries.carry
@@ -221,6 +229,8 @@ def _round_rows(rows: Floats, carries: Carries, limits: Limits) -> Floats:
                 coupling=carry[..., i + 1, i, np.newaxis],
             )
             q[..., i, :], q[..., i + 1, :] = nearest_pairs(t[..., 0, :], t[..., 1, :], form, limits)
+            if keep_zeros:
+                q[..., pair, :][rows[..., pair, :] == 0] = 0
             # Errors are those of the weight itself: R carries them to every later target.
             errors[..., pair, :] = rows[..., pair, :] - q[..., pair, :]
     return q

@@ -144,6 +144,7 @@ def _storable(scale: Array) -> Floats:
 _NUMBERS = 1 << 21  # weights that are in float64 at a time
 _COPIES = 8  # of them, while they are rounded
 _BYTES = 8
+_DENSE = 0.75  # of the weights not zero: below, zeros are there on purpose, and stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +196,7 @@ def solve_weight(
     carries = carries_of(h, own=not settings.adaptive) if settings.second_order else None
     per_channel = isinstance(spec.granularity, PerAxis)
     common = None if per_channel else _common(rows, limits, spec)
+    sparse = bool(np.count_nonzero(rows) <= _DENSE * rows.size)
     q = np.empty(rows.shape, np.int32)
     scale, shift = np.empty(rows.shape[:2]), np.empty(rows.shape[:2], np.float32)
     for some in _channels(rows):
@@ -204,11 +206,12 @@ def solve_weight(
         else:
             own, exact = np.full(part.shape[:2], common), np.ones(part.shape[:2], bool)
         if carries is not None:
-            integers = round_carried(part, own, carries, limits)
+            integers = round_carried(part, own, carries, limits, keep_zeros=sparse)
         else:
             integers = round_pairs(part / own[..., np.newaxis], limits)
         if settings.adaptive:
             integers = improve(integers, part, own, h, limits)
+            integers = np.where(sparse & (part == 0), 0, integers)
             own = np.where(exact, own, refit_scale(integers, part, own, h))
         q[:, some], scale[:, some] = integers, own
         shift[:, some] = _shift(part - integers * own[..., np.newaxis], moments)
