@@ -120,7 +120,7 @@ def test_a_bias_keeps_the_mean_and_groups_run_along_channels() -> None:
         (patches @ product.layout.rows(w)[0].T.astype(np.float64) + b).mean(axis=0)
         for w, b in ((tensors["w"], tensors["b"]), (found["w"], found["b"]))
     ]
-    np.testing.assert_allclose(*means, atol=1e-5)
+    np.testing.assert_allclose(means[0], means[1], atol=1e-5)
     assert report[0].zeros == 0.5
     assert report[0].error < report[0].plain
 
