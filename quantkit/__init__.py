@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         quantize_weights as quantize_weights,
     )
     from quantkit.api.report import ReportFiles as ReportFiles, write_report as write_report
+    from quantkit.api.trim import trim as trim
     from quantkit.api.tune import compress as compress, tune as tune
     from quantkit.api.verify import verify_file as verify_file
     from quantkit.api.view import ViewFiles as ViewFiles, view_model as view_model
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from quantkit.pipeline.prune_result import PruneResult as PruneResult
     from quantkit.pipeline.result import QuantizeResult as QuantizeResult
     from quantkit.pipeline.prepared import Prepared as Prepared
+    from quantkit.pipeline.trim_result import TrimResult as TrimResult
     from quantkit.pipeline.tune import Tuned as Tuned
     from quantkit.pipeline.verify_file import Attestation as Attestation
     from quantkit.quantize.plan import Plan as Plan
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         StaticSettings as StaticSettings,
         TensorRule as TensorRule,
         TextSettings as TextSettings,
+        TrimSettings as TrimSettings,
         TuneSettings as TuneSettings,
         WeightsSettings as WeightsSettings,
     )
@@ -103,6 +106,7 @@ _PUBLIC = {
     "quantkit.api.prune": "prune",
     "quantkit.api.quantize": "plan_static plan_weights prepare_static quantize_dynamic quantize_float16 quantize_static quantize_weights",
     "quantkit.api.report": "ReportFiles write_report",
+    "quantkit.api.trim": "trim",
     "quantkit.api.tune": "compress tune",
     "quantkit.api.verify": "verify_file",
     "quantkit.api.view": "ViewFiles view_model",
@@ -116,12 +120,13 @@ _PUBLIC = {
     "quantkit.pipeline.prune_result": "PruneResult",
     "quantkit.pipeline.result": "QuantizeResult",
     "quantkit.pipeline.prepared": "Prepared",
+    "quantkit.pipeline.trim_result": "TrimResult",
     "quantkit.pipeline.tune": "Tuned",
     "quantkit.pipeline.verify_file": "Attestation",
     "quantkit.quantize.plan": "Plan",
     "quantkit.quantize.rewrite.simplify.plugins": "ModelPass",
     "quantkit.result": "Result load_result",
-    "quantkit.settings": "BatchSettings CompressSettings DataSettings DistillSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings PruneSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
+    "quantkit.settings": "BatchSettings CompressSettings DataSettings DistillSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings PruneSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TrimSettings TuneSettings WeightsSettings",
     "quantkit.spec": "QInt8 QUInt8 QuantType",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

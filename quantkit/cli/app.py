@@ -23,7 +23,7 @@ from quantkit.cli.inspect import inspect
 from quantkit.cli.plan import plan
 from quantkit.cli.prune import prune
 from quantkit.cli.quantize import quantize
-from quantkit.cli.reduce import distill, optimize
+from quantkit.cli.reduce import distill, optimize, trim
 from quantkit.cli.report import report
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import compress, tune
@@ -62,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize, prune, distill)
+_MAKING = (demo, export, inspect, calibrate, tune, compress, optimize, prune, distill, trim)
 _JUDGING = (evaluate, report, gate, diff, view, verify, targets)
 _RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):

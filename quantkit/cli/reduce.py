@@ -2,5 +2,6 @@
 
 from quantkit.cli.distill import distill
 from quantkit.cli.optimize import optimize
+from quantkit.cli.trim import trim
 
-__all__ = ["distill", "optimize"]
+__all__ = ["distill", "optimize", "trim"]

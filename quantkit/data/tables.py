@@ -72,9 +72,18 @@ class RowReader(ABC):
     guessed: bool = False
     advice: str = ""
 
+    @property
+    def text(self) -> TextEncoder | None:
+        """What encodes the columns as texts; None: they hold something else."""
+        return None
+
     @abstractmethod
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         """Return the arrays; a DataError's text is completed with the row's name."""
+
+    def texts(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the text, or the pair of texts, of a row; a DataError's text is completed with the row's name."""
+        raise DataError(f"its columns ({quoted(tuple(row))}) hold no text for a tokenizer")
 
     def settings(self) -> dict[str, str]:
         """Return what tells two preparations of the same rows apart, by name."""
@@ -106,12 +115,19 @@ class _NumberColumns(RowReader):
 class _TextColumns(RowReader):
     encoder: TextEncoder
 
+    @property
+    def text(self) -> TextEncoder:
+        return self.encoder
+
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
+        return self.encoder.feeds(self.texts(row))
+
+    def texts(self, row: Mapping[str, Any]) -> list[str]:
         texts = [row[column] for column in self.columns]
         for column, text in zip(self.columns, texts, strict=True):
             if not isinstance(text, str):
                 raise DataError(f"column '{column}' holds {text!r} and no text")
-        return self.encoder.feeds(texts)
+        return texts
 
     def settings(self) -> dict[str, str]:
         return self.encoder.settings()
@@ -390,20 +406,43 @@ class TableSamples:
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        name = f"{self._name} row {index}"
-        try:
+        with self._named(index):
             row = self._source.row(index)
             feeds = self._reader.feeds(row)
-        except (DataError, OSError, ValueError, OverflowError) as e:  # pyarrow's for damaged bytes
-            raise DataError(f"Cannot use '{name}': {e}; correct or remove it.") from e
         sample = Sample(
             feeds=feeds,
-            name=name,
+            name=self._row_name(index),
             label=_label(row[self._label]) if self._label else None,
             padding=self._reader.padding,
             advice=self._reader.advice,
         )
         return conform(sample, self._reader.inputs)
+
+    @property
+    def text(self) -> TextEncoder | None:
+        """What encodes the rows as texts; None: they hold something else."""
+        return self._reader.text
+
+    def texts(self, index: int) -> list[str]:
+        """Return the text, or the pair of texts, of a row.
+
+        Raises:
+            DataError: It holds none.
+        """
+        with self._named(index):
+            return self._reader.texts(self._source.row(index))
+
+    def _row_name(self, index: int) -> str:
+        return f"{self._name} row {index}"
+
+    @contextmanager
+    def _named(self, index: int) -> Iterator[None]:
+        """Name the row in what is raised about it."""
+        try:
+            yield
+        except (DataError, OSError, ValueError, OverflowError) as e:  # pyarrow's for damaged bytes
+            said = f"Cannot use '{self._row_name(index)}': {e}; correct or remove it."
+            raise DataError(said) from e
 
     def fingerprint(self) -> str:
         """Return the digest of the rows and of how they are prepared."""

@@ -45,6 +45,11 @@ def _field(spec: InputSpec) -> str | None:
     return next((field for field, names in _FIELDS.items() if name in names), None)
 
 
+def id_inputs(inputs: Sequence[InputSpec]) -> tuple[str, ...]:
+    """Return the names of the inputs that take token ids."""
+    return tuple(spec.name for spec in inputs if _is_text(spec) and _field(spec) == "ids")
+
+
 def _is_text(spec: InputSpec) -> bool:
     return (
         len(spec.shape) == _TEXT_RANK
@@ -56,7 +61,7 @@ def _is_text(spec: InputSpec) -> bool:
 
 def looks_like_text(inputs: Sequence[InputSpec]) -> bool:
     """Return True if some input takes token ids."""
-    return any(_is_text(spec) and _field(spec) == "ids" for spec in inputs)
+    return bool(id_inputs(inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class TextEncoder:
 
     Attributes:
         tokenizer: `tokenizers.Tokenizer`, truncating and perhaps padding.
+        file: The tokenizer.json that it was read from.
         fields: Input name -> field of the encoding.
         dtypes: Input name -> dtype.
         padding: How a batch is padded; None where the model's extent is fixed.
@@ -72,6 +78,7 @@ class TextEncoder:
     """
 
     tokenizer: Any
+    file: Path
     fields: Mapping[str, str]
     dtypes: Mapping[str, np.dtype[Any]]
     padding: Padding | None
@@ -149,6 +156,7 @@ def text_encoder(
     values = {name: fill.get(field, 0) for name, field in fields.items()}
     return TextEncoder(
         tokenizer=tokenizer,
+        file=file,
         fields=fields,
         dtypes={spec.name: spec.dtype for spec in inputs},
         padding=Padding(values=values, left=left) if fixed is None else None,

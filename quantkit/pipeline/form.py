@@ -233,6 +233,9 @@ class Form(ABC, Generic[P, D]):
         """Return what was done to the model."""
         return [*attempt.prepared.ready.notes, *attempt.draft.notes]
 
+    def place(self, attempt: Attempt[P, D], path: Path) -> None:
+        """Put what belongs to the result beside it, before it takes its place; most forms have nothing."""
+
     def wrote(self, done: int, of: int) -> None:
         """Be told how many weights of how many are written."""
 
@@ -276,6 +279,7 @@ def realize(form: Form[P, D], prepared: P) -> Any:
         require_same(source, writer.origin)
         external = stage.data_path is not None
         if output.path is not None:
+            form.place(found, output.path)
             external = stage.commit() is not None
     return form.reports(
         plan=found.draft.plan,

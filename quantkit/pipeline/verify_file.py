@@ -32,6 +32,7 @@ from quantkit.model.provenance import (
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.chain import chain_of
 from quantkit.pipeline.checks import is_noise, noise
+from quantkit.reduce.trim.graph import Tokens
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
@@ -234,6 +235,8 @@ def _data(case: _Case) -> Check:
         why = "Made from a calibration that names no data." if needed else "Made without data."
         return Check("data", "unknown" if needed or case.data else "ok", why)
     named = f"{wanted.samples:,} samples of {wanted.name} ({wanted.kind})"
+    if case.says.kind == "trim" and case.float_model is None:
+        return Check("data", "unknown", f"Made for {named}; give --float to compare.")
     verb = "Trained" if case.says.kind == "distill" else "Calibrated"
     if case.data is None or not wanted.fingerprint:
         missing = "give --data to compare" if wanted.fingerprint else "nothing identifies them"
@@ -276,8 +279,8 @@ def _fingerprint(case: _Case, settings: DataSettings) -> str:
 
 
 def _searching(case: _Case, settings: DataSettings) -> DataSettings:
-    """Let a tokenizer be found beside either model."""
-    found = with_model_folder(settings, case.loaded)
+    """Let a tokenizer be found beside either model; a smaller vocabulary has another one beside it."""
+    found = settings if case.says.kind == "trim" else with_model_folder(settings, case.loaded)
     return found if case.float_model is None else with_model_folder(found, case.float_model)
 
 
@@ -287,6 +290,7 @@ def _runs(case: _Case, float_check: Check, data_check: Check) -> Check:
         try:
             reference = _reference(case, case.float_model, known=data_check.outcome == "ok")
             reference = replace(reference, halved=_halved(case, case.float_model))
+            reference = _renumbered(case, reference)
         except QuantkitError as e:
             reference = replace(reference, note=f"not compared with float: {e}")
     try:
@@ -333,6 +337,17 @@ def _halved(case: _Case, float_model: LoadedModel) -> frozenset[str]:
         for name, kind in types.items()
         if asked.get(key) and (before.get(name), kind) == (ir.DataType.FLOAT, ir.DataType.FLOAT16)
     )
+
+
+def _renumbered(case: _Case, reference: Reference) -> Reference:
+    """Translate token ids and logits for a model with a smaller vocabulary."""
+    if case.says.kind != "trim":
+        return reference
+    try:
+        kept = Tokens.of(case.says.options["tokens"], case.loaded.model.metadata_props)
+    except (KeyError, TypeError, ValueError) as e:
+        raise ModelError(f"The list of kept tokens is damaged: {e!r}.") from e
+    return kept.translated(reference)
 
 
 def _types(values: Iterable[ir.Value]) -> dict[str, ir.DataType | None]:

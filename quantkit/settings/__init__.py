@@ -55,5 +55,6 @@ from quantkit.settings.toml import Recipe as Recipe
 from quantkit.settings.toml import load_recipe as load_recipe
 from quantkit.settings.toml import recipe_text as recipe_text
 from quantkit.settings.toml import serving_text as serving_text
+from quantkit.settings.trim import TrimSettings as TrimSettings
 from quantkit.settings.weights import BlocksFormat as BlocksFormat
 from quantkit.settings.weights import WeightsSettings as WeightsSettings

@@ -25,6 +25,7 @@ from quantkit.settings.integers import (
     TensorRule,
 )
 from quantkit.settings.prune import PruneSettings
+from quantkit.settings.trim import TrimSettings
 from quantkit.settings.weights import WeightsSettings
 
 CARRIED = "quantkit.preprocessing"
@@ -49,6 +50,7 @@ TABLES: Mapping[type, str] = {
     Float16Settings: "float16",
     PruneSettings: "prune",
     WeightsSettings: "weights",
+    TrimSettings: "trim",
 }
 _Kind = TypeVar("_Kind", bound=Settings)
 # What static settings are called in a record, where they are there as they are.

@@ -19,6 +19,7 @@ from quantkit.settings.integers import StaticSettings
 from quantkit.settings.package import PackageSettings
 from quantkit.settings.prune import PruneSettings
 from quantkit.settings.serve import ServeSettings
+from quantkit.settings.trim import TrimSettings
 from quantkit.settings.weights import WeightsSettings
 
 RECIPE_NAME = "quantkit.toml"
@@ -45,6 +46,7 @@ class Recipe(Settings):
     weights: WeightsSettings = table(WeightsSettings)
     distill: DistillSettings = table(DistillSettings)
     prune: PruneSettings = table(PruneSettings)
+    trim: TrimSettings = table(TrimSettings)
     serve: ServeSettings = table(ServeSettings)
     package: PackageSettings = table(PackageSettings)
     folder: Path = field(default_factory=Path)

@@ -85,6 +85,17 @@ FACTS: Mapping[tuple[str, str], OpFact] = MappingProxyType(
 )
 
 
+# They look rows up by numbers: the input with the numbers, and the one with the table.
+LOOKUPS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "EmbedLayerNormalization": (0, 2),
+        "Gather": (1, 0),
+        "GatherBlockQuantized": (1, 0),
+        "QEmbedLayerNormalization": (0, 2),
+    }
+)
+
+
 def fact_of(domain: str, op_type: str) -> OpFact | None:
     """Return what is known of an operator; None if it holds no weights."""
     return FACTS.get(("" if domain == "ai.onnx" else domain, op_type))

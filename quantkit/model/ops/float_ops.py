@@ -196,6 +196,9 @@ SOFTMAXES = frozenset({"LogSoftmax", "Softmax"})
 # They combine two tensors, of which one is often a constant: a bias, a scale, a bound.
 ARITHMETIC = frozenset({"Add", "Div", "Max", "Mul", "Sub"})
 
+# Whether two values are the same, for each of them.
+EQUALITY = frozenset({"Equal"})
+
 # What comes out are extents; and what is computed of extents is a shape again.
 EXTENTS = frozenset({"Shape", "Size"})
 SHAPE_ARITHMETIC = ARITHMETIC | {

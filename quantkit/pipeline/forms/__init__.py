@@ -10,6 +10,7 @@ from quantkit.pipeline.forms.dynamic import DynamicForm
 from quantkit.pipeline.forms.float16 import Float16Form
 from quantkit.pipeline.forms.prune import PruneForm
 from quantkit.pipeline.forms.static import StaticForm
+from quantkit.pipeline.forms.trim import TrimForm
 from quantkit.pipeline.forms.weights import WeightsForm
 from quantkit.pipeline.prepared import Job, Output
 from quantkit.quantize.plan import Plan
@@ -19,6 +20,7 @@ from quantkit.settings import (
     Float16Settings,
     PruneSettings,
     StaticSettings,
+    TrimSettings,
     WeightsSettings,
 )
 from quantkit.settings.declare import Settings
@@ -30,6 +32,7 @@ FORMS: Mapping[type[Settings], type[Form[Any, Any]]] = {
     Float16Settings: Float16Form,
     DistillSettings: DistillForm,
     PruneSettings: PruneForm,
+    TrimSettings: TrimForm,
 }
 
 
