@@ -16,9 +16,6 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-_STATIC = "`quantkit quantize static`"
-_UINT8 = f"quantize again with {_STATIC}, or with activation_type=QuantType.QUInt8 in onnxruntime.quantization"
-
 
 @unique
 class Why(Enum):

@@ -272,25 +272,30 @@ def _by_name(name: str) -> Method:
 
 def onnxruntime_table(calibration: Calibration) -> str:
     """Return the ranges as onnxruntime's JSON calibration table (`load_tensors_data` reads it)."""
+    return json.dumps(table_of(calibration.ranges(), smooth_quant=False), indent=1)
+
+
+def table_of(
+    ranges: Mapping[str, tuple[float, float]], method: str = "CalibrationMethod.MinMax", **more: Any
+) -> dict[str, Any]:
+    """Return ranges as the plain data of onnxruntime's `save_tensors_data`.
+
+    Args:
+        ranges: Lower and upper end by tensor.
+        method: The text of onnxruntime's enumeration, or the name of a method that onnxruntime does not have.
+        **more: What else the table says.
+    """
 
     def array(value: float) -> dict[str, Any]:
-        return {"data": value, "dtype": "float32", "CLS": "numpy.array"}
+        return {"data": float(np.float32(value)), "dtype": "float32", "CLS": "numpy.array"}
 
-    return json.dumps(
-        {
-            "CLS": "TensorsData",
-            "data": {
-                tensor: {"lowest": array(low), "highest": array(high), "CLS": "TensorData"}
-                for tensor, (low, high) in calibration.ranges().items()
-            },
-            "calibration_method": {
-                "CLS": "CalibrationMethod",
-                "value": "CalibrationMethod.MinMax",
-            },
-            "smooth_quant": False,
-        },
-        indent=1,
-    )
+    data = {
+        tensor: {"lowest": array(low), "highest": array(high), "CLS": "TensorData"}
+        for tensor, (low, high) in ranges.items()
+    }
+    theirs = method.startswith("CalibrationMethod.")
+    known = {"CLS": "CalibrationMethod", "value": method} if theirs else method
+    return {"CLS": "TensorsData", "data": data, "calibration_method": known, **more}
 
 
 def data_origin(seen: Calibration, inputs: Sequence[str]) -> DataOrigin | None:

@@ -167,49 +167,41 @@ class PeaksOf(StatisticOf):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSketchesOf(StatisticOf):
+class _ChannelsOf(StatisticOf):
+    """A statistic of each channel along `axis`; `kind` makes an empty one."""
+
+    axis: int
+
+    kind: ClassVar[Callable[..., Statistic]]
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
+        """Return an empty statistic."""
+        return type(self).kind(axis=self.axis)
+
+
+class ChannelSketchesOf(_ChannelsOf):
     """The distribution of each channel along `axis`."""
 
-    axis: int
-
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
-        """Return an empty sketch per channel."""
-        return Sketch(axis=self.axis)
+    kind = Sketch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MomentsOf(StatisticOf):
+class MomentsOf(_ChannelsOf):
     """Minimum, maximum, mean and variance of each channel: for smoothing and bias correction."""
 
-    axis: int
-
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
-        """Return empty moments."""
-        return ChannelMoments(self.axis)
+    kind = ChannelMoments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtremesOf(StatisticOf):
+class ExtremesOf(_ChannelsOf):
     """Minimum and maximum of each channel: for equalization and smoothing."""
 
-    axis: int
-
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
-        """Return empty extremes."""
-        return ChannelExtremes(self.axis)
+    kind = ChannelExtremes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecondMomentOf(StatisticOf):
+class SecondMomentOf(_ChannelsOf):
     """Sums of products of channels, X'X: for second-order rounding."""
 
-    axis: int
-
-    once: ClassVar[bool] = True  # there are channels^2 sums
-
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
-        """Return an empty matrix."""
-        return SecondMoment(self.axis)
+    kind = SecondMoment
+    once = True  # there are channels^2 sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

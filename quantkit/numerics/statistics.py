@@ -15,18 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from quantkit.numerics.rates import wilson
 
-__all__ = ["Bounds", "bootstrap_mean", "detectable_drop", "drop_interval"]
-__all__ += ["flips_interval", "holm", "hull", "mcnemar_exact", "mean_interval", "median_interval"]
-__all__ += [
-    "percentiles",
-    "quantile_bound",
-    "redrawn_counts",
-    "redrawn_means",
-    "spearman",
-    "unseen_bounds",
-]
-__all__ += ["unseen_weights", "wilson"]
-
 Bounds = tuple[float, float]
 """The low and the high end of an interval."""
 

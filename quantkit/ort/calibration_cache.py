@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.calibration import Calibration, CalibratorOf, Request
+from quantkit.calibration.calibration import table_of
 from quantkit.calibration.collect import CalibrateOptions, collect
 from quantkit.calibration.model_inputs import with_model_folder
 from quantkit.calibration.monitor import Silent
@@ -67,20 +68,10 @@ def _write_table(
     path: Path, method: str, ranges: Mapping[str, tuple[float, float]], more: Mapping[str, Any]
 ) -> None:
     """Write ranges in the format of onnxruntime's `save_tensors_data`."""
-    data = {
-        name: {"lowest": _array(low), "highest": _array(high), "CLS": "TensorData"}
-        for name, (low, high) in ranges.items()
-    }
-    label = {"CLS": "CalibrationMethod", "value": f"CalibrationMethod.{method}"}
-    known = label if method in METHODS else method
-    table = {"CLS": "TensorsData", "data": data, "calibration_method": known, **more}
+    known = f"CalibrationMethod.{method}" if method in METHODS else method
     check_folder(path.parent, [path.name], ())
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps(table))
-
-
-def _array(end: float) -> dict[str, Any]:
-    return {"data": float(np.float32(end)), "dtype": "float32", "CLS": "numpy.array"}
+    replace_text(path, json.dumps(table_of(ranges, known, **more)))
 
 
 _MINMAX = CalibratorOf(name="minmax")

@@ -8,8 +8,8 @@ Flags are onnxruntime's; ``quantkit quantize weights`` is the command with quant
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -79,28 +79,7 @@ __all__ = [
 __getattr__ = forward(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The arguments of a quantizer, beside its configuration.
-
-    Attributes:
-        bits: Of a weight, where the configuration does not say.
-        block_size: Likewise, neighbours that share a scale.
-        is_symmetric: Likewise, zero points in the middle.
-        accuracy_level: Likewise, of MatMulNBits.
-        include: Nodes beside those of the operator types.
-        exclude: Never these nodes.
-    """
-
-    bits: int
-    block_size: int
-    is_symmetric: bool
-    accuracy_level: int | None
-    include: Collection[str]
-    exclude: Collection[str]
-
-
-def settings_of(config: Any, given: Given) -> WeightsSettings:
+def settings_of(config: Any, given: "MatMulNBitsQuantizer") -> WeightsSettings:
     """Return the settings that a configuration, of this package or of onnxruntime, and arguments ask for together.
 
     Args:
@@ -192,7 +171,9 @@ def _format(quant_format: Any) -> str:
     return _FORMATS[name]
 
 
-def quantize_in_blocks(model: Source, output: Path, config: Any, given: Given) -> QuantizeResult:
+def quantize_in_blocks(
+    model: Source, output: Path, config: Any, given: "MatMulNBitsQuantizer"
+) -> QuantizeResult:
     """Quantize as `quantkit.quantize_weights` does; where there is nothing to quantize the float model is written.
 
     Args:
@@ -221,7 +202,7 @@ def quantize_in_blocks(model: Source, output: Path, config: Any, given: Given) -
 
 
 def _chosen(
-    model: ir.Model, settings: WeightsSettings, given: Given
+    model: ir.Model, settings: WeightsSettings, given: "MatMulNBitsQuantizer"
 ) -> tuple[WeightsSettings, list[str]]:
     """Return the settings with the operator types and nodes that are meant, and what is to be said of them.
 
@@ -229,14 +210,14 @@ def _chosen(
     left out: nobody who says MatMul means them.
     """
     nodes = {own_name(node): node for node in model.graph.all_nodes()}
-    added = resolve_names(given.include, frozenset(nodes))
+    added = resolve_names(given.nodes_to_include or (), frozenset(nodes))
     types = {*settings.op_types, *(nodes[name].op_type for name in added)}
     meant = [n for n, node in nodes.items() if n in added or node.op_type in settings.op_types]
     left = {n for n, node in nodes.items() if node.op_type in types and n not in meant}
     left |= {n for n in meant if not any(map(_is_constant, nodes[n].inputs))}
     notes = [
         f"nodes_to_exclude: the model has no node '{name}'."
-        for name in sorted(given.exclude)
+        for name in sorted(given.nodes_to_exclude)
         if name not in nodes
     ]
     if added and all(nodes[name].op_type in settings.op_types for name in added):
@@ -244,7 +225,7 @@ def _chosen(
             f"nodes_to_include changes nothing: all of {', '.join(sorted(types))} are quantized, as with onnxruntime. For some "
             "alone use quantkit.quantize_weights(model, output, nodes_to_quantize=[...])."
         )
-    left |= nodes.keys() & set(given.exclude)
+    left |= nodes.keys() & given.nodes_to_exclude
     return replace(settings, op_types=tuple(sorted(types)), exclude=tuple(sorted(left))), notes
 
 
@@ -314,7 +295,7 @@ def _with_grid(plan: Plan, name: str, tensor: str, own: WeightsSettings) -> Plan
     )
 
 
-def _without_effect(config: Any, given: Given) -> Iterable[str]:
+def _without_effect(config: Any, given: "MatMulNBitsQuantizer") -> Iterable[str]:
     """Yield what is said of arguments that change nothing."""
     if config.algorithm == "HQQ" and given.is_symmetric:
         yield "is_symmetric=True has no effect: HQQ is about zero points that are not in the middle."
@@ -419,24 +400,13 @@ class MatMulNBitsQuantizer:
         )
         if channel_wised_quantize and algo_config is None:
             self.algo_config.channel_wised_quantize = True  # refused below, with the reason
-        settings_of(self.algo_config, self._given)
+        settings_of(self.algo_config, self)
 
     @cached_property
     def model(self) -> ONNXModel:
         """The model: float before `process`, quantized behind it. That of a path is read when it is asked for."""
         assert self.model_path is not None  # noqa: S101 - one in memory is set
         return ONNXModel(onnx.load(self.model_path))
-
-    @property
-    def _given(self) -> Given:
-        return Given(
-            bits=self.bits,
-            block_size=self.block_size,
-            is_symmetric=self.is_symmetric,
-            accuracy_level=self.accuracy_level,
-            include=self.nodes_to_include or (),
-            exclude=self.nodes_to_exclude,
-        )
 
     def process(self) -> QuantizeResult:
         """Quantize; the result is checked, loaded, run and compared with float before it takes the model's place.
@@ -452,7 +422,7 @@ class MatMulNBitsQuantizer:
         assert source is not None  # noqa: S101 - one of the two is there
         with scratch() as folder:
             path = folder / "quantized.onnx"
-            result = quantize_in_blocks(source, path, self.algo_config, self._given)
+            result = quantize_in_blocks(source, path, self.algo_config, self)
             self.model = ONNXModel(onnx.load(path))
         return result
 

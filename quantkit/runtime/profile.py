@@ -419,25 +419,17 @@ def _events(profile: Path) -> list[dict[str, tuple[float, int]]]:
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 
 
-@dataclass(slots=True)
 class _Trace:
     """Finds which node of the graph that is planned, or which conversion of its tensors, a kernel is of."""
 
-    view: View
-    profile: Profile
-    names: dict[str, int] = field(init=False)
-    given: dict[str, onnx.NodeProto] = field(init=False)
-    made: dict[str, onnx.NodeProto] = field(init=False)
-    maker: dict[str, onnx.NodeProto] = field(init=False)
-    readers: dict[str, list[onnx.NodeProto]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.names = {node.name: index for index, node in enumerate(self.view.nodes)}
-        self.given = {node.name: node for node in self.profile.given if node.name}
-        self.made = {name: node for node in self.profile.given for name in node.output if name}
-        run = [kernel.node for kernel in self.profile.kernels]
+    def __init__(self, view: View, profile: Profile) -> None:
+        self.view = view
+        self.names = {node.name: index for index, node in enumerate(view.nodes)}
+        self.given = {node.name: node for node in profile.given if node.name}
+        self.made = {name: node for node in profile.given for name in node.output if name}
+        run = [kernel.node for kernel in profile.kernels]
         self.maker = {name: node for node in run for name in node.output if name}
-        self.readers = defaultdict(list)
+        self.readers = defaultdict[str, list[onnx.NodeProto]](list)
         for node in run:
             for name in node.input:
                 self.readers[name].append(node)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import own_name
+from quantkit.model.graph.edit import const_of, own_name
 from quantkit.model.ops.integer_ops import INTEGER_OPS, INTEGER_PRODUCTS, QUANTIZED_PRODUCTS
 from quantkit.numerics.pairs import is_pair_safe
 
@@ -79,7 +79,7 @@ def integer_products(model: ir.Model) -> Iterator[IntegerProduct]:
             maker = value.producer()
             swapped = maker is not None and maker.op_type == "Transpose"
             source = maker.inputs[0] if maker is not None and swapped else value
-            tensor = None if source is None else ir.convenience.get_const_tensor(source)
+            tensor = const_of(source)
             if tensor is not None and tensor.dtype is ir.DataType.INT8:
                 yield IntegerProduct(node, reads, tensor, scale, flag != swapped)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from quantkit.numerics.rates import wilson
 from quantkit.numerics.statistics import (
     Bounds,
     bootstrap_mean,
@@ -26,7 +27,6 @@ from quantkit.numerics.statistics import (
     redrawn_counts,
     redrawn_means,
     spearman,
-    wilson,
 )
 
 Values = NDArray[np.float64]

@@ -19,7 +19,7 @@ from onnx import TensorProto
 from quantkit.errors import ModelError, QuantkitError, UnknownNodeError, UsageError
 from quantkit.ort import QuantFormat
 from quantkit.ort import matmul_nbits_quantizer as ours
-from quantkit.ort.matmul_nbits_quantizer import Given, settings_of
+from quantkit.ort.matmul_nbits_quantizer import settings_of
 
 K, N = 256, 192
 FEED = {"x": rng(7).standard_normal((32, K)).astype(np.float32)}
@@ -135,11 +135,9 @@ def test_the_model_is_float_before_and_changes_to_it_count(source: Path) -> None
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_configurations_choose_the_method(config: Any, method: str) -> None:
-    given = Given(
-        bits=4, block_size=64, is_symmetric=False, accuracy_level=None, include=(), exclude=()
-    )
-    found = settings_of(config, given)
+def test_configurations_choose_the_method(config: Any, method: str, source: Path) -> None:
+    quantizer = ours.MatMulNBitsQuantizer(source, bits=4, block_size=64)
+    found = settings_of(config, quantizer)
     own = config.algorithm in {"DEFAULT", "HQQ"}
     assert (found.method, found.block, found.format) == (method, 128 if own else 64, "contrib")
 

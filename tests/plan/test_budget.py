@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.quantize.plan.budget import Choices, bits_within
+from quantkit.pipeline.bits import Choices, bits_within
 
 
 def weight(size: int, noise: float, bits: tuple[int, ...] = (2, 3, 4, 6, 8)) -> Choices:

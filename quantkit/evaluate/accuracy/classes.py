@@ -19,13 +19,13 @@ from quantkit.evaluate.accuracy.scorer import (
     Scorer,
     is_class,
 )
+from quantkit.numerics.rates import wilson
 from quantkit.numerics.statistics import (
     Bounds,
     drop_interval,
     mcnemar_exact,
     percentiles,
     unseen_weights,
-    wilson,
 )
 from quantkit.result import Decision, Interval
 

@@ -29,7 +29,8 @@ from quantkit.evaluate.accuracy.scorer import (
 )
 from quantkit.evaluate.accuracy.text_errors import WordScorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
-from quantkit.numerics.statistics import percentiles, redrawn_means, wilson
+from quantkit.numerics.rates import wilson
+from quantkit.numerics.statistics import percentiles, redrawn_means
 from quantkit.result import Decision, Interval, WorstSample
 from quantkit.settings import METRICS, TextSettings
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from quantkit.data import Label
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk, Unit
+from quantkit.numerics.rates import wilson
 from quantkit.numerics.statistics import (
     Bounds,
     detectable_drop,
@@ -22,7 +23,6 @@ from quantkit.numerics.statistics import (
     mean_interval,
     percentiles,
     redrawn_means,
-    wilson,
 )
 from quantkit.result import Interval, Metric
 

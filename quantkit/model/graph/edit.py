@@ -58,6 +58,21 @@ def own_name(item: ir.Node | ir.Value | ir.TensorProtocol) -> str:
     return item.name or ""
 
 
+def optional(node: ir.Node, slot: int) -> ir.Value | None:
+    """Return an input that a node may lack."""
+    return node.inputs[slot] if slot < len(node.inputs) else None
+
+
+def producer_of(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that computes a value; None for inputs, initializers and inputs that are left out."""
+    return None if value is None else value.producer()
+
+
+def const_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the contents of a constant, also of one that can be fed; None for others and for inputs that are left out."""
+    return None if value is None else ir.convenience.get_const_tensor(value)
+
+
 def is_op(node: ir.Node, *op_types: str) -> bool:
     """Say whether a node is one of these operators of the default domain."""
     return node.op_type in op_types and not node.domain

@@ -34,6 +34,7 @@ from quantkit.model.graph.edit import (
     Names,
     add_initializer,
     can_redirect,
+    const_of,
     constant,
     discard,
     is_op,
@@ -119,7 +120,7 @@ def lift_floats(model: ir.Model) -> None:
     """Make initializers of all floats of the main graph that Constant nodes hold, however small and in whichever attribute."""
     for node in list(model.graph):
         out = node.outputs[0] if is_op(node, "Constant") and node.outputs else None
-        tensor = None if out is None else ir.convenience.get_const_tensor(out)
+        tensor = const_of(out)
         if out is None or tensor is None or tensor.dtype is not ir.DataType.FLOAT:
             continue
         if out.name and not out.is_graph_output():

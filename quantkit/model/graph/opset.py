@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from quantkit.errors import ModelError
-from quantkit.model.graph.edit import is_op, own_name, succeed
+from quantkit.model.graph.edit import const_of, is_op, optional, own_name, producer_of, succeed
 from quantkit.model.graph.mapping import MARK
 from quantkit.model.graph.normalize import normalize
 from quantkit.model.graph.protos import proto_graphs, to_ir
@@ -68,8 +68,8 @@ def _rank(node: ir.Node, found: dict[ir.Value, int]) -> int | None:
 def _unsqueezed(node: ir.Node, rank: int) -> int | None:
     if "axes" in node.attributes:
         return rank + len(node.attributes["axes"].as_ints())
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
-    tensor = None if axes is None else ir.convenience.get_const_tensor(axes)
+    axes = optional(node, 1)
+    tensor = const_of(axes)
     return None if tensor is None else rank + tensor.size
 
 
@@ -188,7 +188,7 @@ def _keep_softmax(model: ir.Model) -> None:
         if flatten.attributes.get_int("axis", 1) != ranks[source] - 1:
             continue
         extents = reshape.inputs[1]
-        shape = None if extents is None else extents.producer()
+        shape = producer_of(extents)
         if shape is None or shape.op_type != "Shape" or shape.inputs[0] is not source:
             continue
         node.replace_input_with(0, source)
@@ -201,7 +201,7 @@ def _keep_softmax(model: ir.Model) -> None:
 
 def _nearest_mode(node: ir.Node) -> str:
     value = node.inputs[2]
-    scales = ir.convenience.get_const_tensor(value) if value is not None else None
+    scales = const_of(value)
     if scales is not None and (scales.numpy() >= 1).all():
         return "floor"
     if scales is not None and (scales.numpy() <= 1).all():

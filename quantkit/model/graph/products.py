@@ -96,7 +96,7 @@ def products_of(view: View) -> tuple[Product, ...]:
                 node=node.name,
                 reads=node.inputs[0],
                 weight=weight.tensor,
-                bias=node.inputs[_BIAS] if len(node.inputs) > _BIAS else "",
+                bias=node.input(_BIAS),
                 biased=node.op_type != "MatMul" and has_vector_bias(node, view, absent=True),
                 layout=_layout(node, weight.shape),
                 window=Window.of_conv(weight.shape[2:], node.attributes) if conv else Window(),

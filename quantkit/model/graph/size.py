@@ -21,7 +21,7 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from quantkit.errors import ModelError
-from quantkit.model.graph.edit import subgraphs_of
+from quantkit.model.graph.edit import optional, producer_of, subgraphs_of
 from quantkit.model.graph.load import read_structure
 from quantkit.model.graph.mapping import MARK, MappedFile
 from quantkit.model.graph.protos import leads_out, root_cause, to_ir
@@ -207,7 +207,7 @@ class _Causes:
 
     def _decodes(self, node: ir.Node) -> bool:
         """Say whether a node turns integers of the file into float: Cast(q), or Cast(q) - z."""
-        first = node.inputs[0] if node.inputs else None
+        first = optional(node, 0)
         if first is None or node.op_type == "Sub":
             return first in self._decoded
         return node.op_type == "Cast" and _is_stored(_moved_from(first))
@@ -283,7 +283,7 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _is_run_time_scale(value: ir.Value | None) -> bool:
-    maker = None if value is None else value.producer()
+    maker = producer_of(value)
     if maker is None or maker.op_type != "DynamicQuantizeLinear":
         return False
     return value is not maker.outputs[0]

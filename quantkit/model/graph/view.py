@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import is_op, own_name, owner_of, subgraphs_of
+from quantkit.model.graph.edit import is_op, optional, own_name, owner_of, producer_of, subgraphs_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, infer_types, integers
 from quantkit.model.ops import Kernel, OpFact, fact_of
@@ -219,8 +219,8 @@ def _own_weights(
 ) -> Iterator[tuple[int, str]]:
     """Yield the slots that hold a weight, and its name: read as it is, or through a Transpose."""
     for slot in fact.weights:
-        value = node.inputs[slot] if slot < len(node.inputs) else None
-        producer = None if value is None else value.producer()
+        value = optional(node, slot)
+        producer = producer_of(value)
         if producer is not None and _swaps_axes(producer):
             value = producer.inputs[0]
         if value is not None and value.is_initializer() and (name := own_name(value)) in weights:

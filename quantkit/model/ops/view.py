@@ -60,6 +60,10 @@ class Node:
         """What computes it with int8 weights and float inputs."""
         return Kernel.NONE if self.fact is None else self.fact.kernel
 
+    def input(self, slot: int) -> str:
+        """Return the name of an input; "" if it is left out."""
+        return self.inputs[slot] if slot < len(self.inputs) else ""
+
     def transposes(self, slot: int) -> bool:
         """Say whether it reads the weight of an input through a Transpose."""
         return self.inputs[slot] != self.weights[slot]
@@ -201,7 +205,7 @@ def has_vector_bias(node: Node, view: View, *, absent: bool) -> bool:
         view: The graph.
         absent: What is said of one without a bias.
     """
-    name = node.inputs[_BIAS] if len(node.inputs) > _BIAS else ""
+    name = node.input(_BIAS)
     if not name:
         return absent
     constant = view.constants.get(name)
@@ -217,7 +221,7 @@ def clip_bounds(node: Node, constants: Mapping[str, Constant]) -> tuple[float, f
         return None
     bounds = []
     for slot, name, default in ((1, "min", -inf), (2, "max", inf)):
-        given = node.inputs[slot] if slot < len(node.inputs) else ""
+        given = node.input(slot)
         value = node.attributes.get(name, default)
         if given:
             constant = constants.get(given)
@@ -233,7 +237,7 @@ def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
     if node.op_type != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return False
     slot = FILL_SLOTS[node.op_type]
-    given = node.inputs[slot] if len(node.inputs) > slot else ""
+    given = node.input(slot)
     if not given:
         return node.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
     constant = constants.get(given)

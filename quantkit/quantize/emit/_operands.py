@@ -15,11 +15,6 @@ def operand(node: ir.Node, slot: int) -> ir.Value:
     return value
 
 
-def optional(node: ir.Node, slot: int) -> ir.Value | None:
-    """Return an input that a node may lack."""
-    return node.inputs[slot] if slot < len(node.inputs) else None
-
-
 def tensor_of(value: ir.Value) -> ir.TensorProtocol:
     """Return the contents of a value that the plan knows to be constant."""
     tensor = ir.convenience.get_const_tensor(value)

@@ -21,12 +21,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, own_name, owner_of
+from quantkit.model.graph.edit import Canvas, const_of, optional, own_name, owner_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops import MICROSOFT
 from quantkit.numerics.dtypes import int_type
 from quantkit.numerics.packing import pack
-from quantkit.quantize.emit._operands import factor, optional
+from quantkit.quantize.emit._operands import factor
 from quantkit.quantize.emit.dynamic import add_bias, emit_rest, remove_node
 from quantkit.quantize.emit.packed import Packed
 from quantkit.quantize.emit.parts import typed
@@ -176,7 +176,7 @@ class _Kernels:
     def _kernel_bias(self, node: ir.Node, channels: int) -> ir.Value | None:
         """Return the bias of a Gemm as the kernel takes it, a vector; None if there is none, or another."""
         value = optional(node, _BIAS)
-        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        tensor = const_of(value)
         if tensor is None or tensor.size != channels or tensor.shape[-1] != channels:
             return None
         array = tensor.numpy().reshape(-1) * np.float32(factor(node, "beta"))

@@ -13,12 +13,11 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import own_name, owner_of
+from quantkit.model.graph.edit import optional, own_name, owner_of, producer_of
 from quantkit.model.ops.float_ops import COVERED_SLOTS
 from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.numerics.dtypes import int_type
 from quantkit.numerics.packing import pack
-from quantkit.quantize.emit._operands import optional
 from quantkit.quantize.emit.parts import Bias, Parts, ProductParts
 from quantkit.quantize.emit.qdq import QdqWriter
 
@@ -75,7 +74,7 @@ class CoveredParts(Parts):
         decided = self.plan.activation.get(own_name(value)) if value is not None else None
         if decided is not None:
             return np.asarray(decided.read_by(own_name(node)).scale, np.float32)
-        maker = None if value is None else value.producer()
+        maker = producer_of(value)
         if maker is None or maker.op_type != "DequantizeLinear":
             return None
         tensor = ir.convenience.get_const_tensor(maker.inputs[1])  # type: ignore[arg-type]

@@ -13,17 +13,17 @@ Conv likewise, with ConvInteger and a scale per channel; a MatMul of two activat
 LSTM, Attention and EmbedLayerNormalization become the operators of com.microsoft that take int8 weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, QuantizedInput, own_name, owner_of
+from quantkit.model.graph.edit import Canvas, QuantizedInput, optional, own_name, owner_of
 from quantkit.model.ops import MICROSOFT, Kernel, fact_of
 from quantkit.numerics.weights import fit, quantize_weight
-from quantkit.quantize.emit._operands import array_of, factor, operand, optional
+from quantkit.quantize.emit._operands import array_of, factor, operand
 from quantkit.quantize.emit.weights import (
     EmittedWeight,
     Weights,
@@ -246,25 +246,6 @@ def add_bias(
     return total
 
 
-def _emit(kernel: Kernel, weights: Weights, node: ir.Node) -> None:
-    """Replace a node by what its kernel reads."""
-    match kernel:
-        case Kernel.MATMUL:
-            _emit_matmul(weights, node)
-        case Kernel.CONV:
-            _emit_conv(weights, node)
-        case Kernel.LOOKUP:
-            emit_lookup(weights, node)
-        case Kernel.LSTM:
-            _emit_lstm(weights, node)
-        case Kernel.ATTENTION:
-            _emit_attention(weights, node)
-        case Kernel.EMBED:
-            _emit_embed(weights, node)
-        case _:
-            raise AssertionError(f"{kernel} has no emitter")
-
-
 def emit_dynamic(model: ir.Model, plan: Plan, solved: SolvedIntegers | None = None) -> None:
     """Rewrite `model` in place as `plan` says. Weights stay lazy until the model is saved.
 
@@ -283,13 +264,21 @@ def emit_rest(weights: Weights) -> None:
     # DequantizeLinear for who reads it. A weight without readers goes, unless it is an input or output of its graph
     # by name.
     model, plan = weights.canvas.model, weights.plan
+    emitters: Mapping[Kernel, Callable[[Weights, ir.Node], None]] = {
+        Kernel.MATMUL: _emit_matmul,
+        Kernel.CONV: _emit_conv,
+        Kernel.LOOKUP: emit_lookup,
+        Kernel.LSTM: _emit_lstm,
+        Kernel.ATTENTION: _emit_attention,
+        Kernel.EMBED: _emit_embed,
+    }
     for node in list(model.graph.all_nodes()):
         decided = plan.node.get(own_name(node))
         if decided is None or decided.mode is not Mode.INTEGER:
             continue
         fact = fact_of(node.domain, node.op_type)
         assert fact is not None  # noqa: S101 - planned nodes have facts
-        _emit(fact.kernel, weights, node)
+        emitters[fact.kernel](weights, node)
         remove_node(node)
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):

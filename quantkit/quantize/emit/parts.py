@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.model.graph.edit import Canvas, own_name, owner_of
+from quantkit.model.graph.edit import Canvas, optional, own_name, owner_of
 from quantkit.model.ops.float_ops import (
     BIASED,
     FILL_SLOTS,
@@ -18,7 +18,7 @@ from quantkit.model.ops.float_ops import (
 )
 from quantkit.numerics.affine import Affine, bias_scale, quantize
 from quantkit.numerics.dtypes import IntType
-from quantkit.quantize.emit._operands import array_of, factor, optional, tensor_of
+from quantkit.quantize.emit._operands import array_of, factor, tensor_of
 from quantkit.quantize.emit.weights import (
     EmittedWeight,
     Weights,

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.errors import UsageError
-from quantkit.model.graph.edit import Canvas, own_name, owner_of
+from quantkit.model.graph.edit import Canvas, const_of, optional, own_name, owner_of
 from quantkit.model.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS, activation_slots
 from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS, TAKEN_ATTRIBUTES, IntegerOp
 from quantkit.quantize.emit._operands import graph_of, operand
@@ -245,7 +245,7 @@ def _lift_clips(canvas: Canvas, plan: Plan) -> dict[ir.Value, _Bounds]:
     """
     found: dict[ir.Value, _Bounds] = {}
     for node in list(canvas.model.graph.all_nodes()):
-        decided, source = plan.node.get(own_name(node)), node.inputs[0] if node.inputs else None
+        decided, source = plan.node.get(own_name(node)), optional(node, 0)
         if decided is None or decided.mode is not Mode.STATIC or node.op_type not in CLIPS:
             continue
         if source is None or source.name in plan.activation:
@@ -261,8 +261,8 @@ def _lift_clips(canvas: Canvas, plan: Plan) -> dict[ir.Value, _Bounds]:
 def _bounds(node: ir.Node) -> _Bounds:
     if node.op_type == "Relu":
         return 0.0, np.inf
-    given = [node.inputs[slot] if slot < len(node.inputs) else None for slot in (1, 2)]
-    tensors = [None if v is None else ir.convenience.get_const_tensor(v) for v in given]
+    given = [optional(node, slot) for slot in (1, 2)]
+    tensors = [const_of(v) for v in given]
     low, high = (None if t is None else float(t.numpy()) for t in tensors)
     return -np.inf if low is None else low, np.inf if high is None else high
 

@@ -26,9 +26,9 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import Canvas, own_name, owner_of
+from quantkit.model.graph.edit import Canvas, optional, own_name, owner_of, producer_of
 from quantkit.model.ops.float_ops import BIASED, CLIPS, PASSED_BY_CONVERSIONS, activation_slots
-from quantkit.quantize.emit._operands import operand, optional
+from quantkit.quantize.emit._operands import operand
 from quantkit.quantize.emit.cover import CoveredParts, CoveredWriter
 from quantkit.quantize.emit.dynamic import emit_rest
 from quantkit.quantize.emit.parts import Parts
@@ -98,7 +98,7 @@ def _would_be_quantized(node: ir.Node, moves: frozenset[str]) -> bool:
 
 def _maker(node: ir.Node, slot: int = 0) -> ir.Node | None:
     value = optional(node, slot)
-    return None if value is None else value.producer()
+    return producer_of(value)
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
@@ -174,36 +174,24 @@ def emit_static(
     target, canvas = target_named(plan.target), Canvas(model)
     _drop_absorbed(canvas, plan)
     weights = Weights(canvas, plan, solved)
-    if plan.coverage == "gain":
-        _emit_gain(Parts(canvas, plan, weights, solved), target, output_format)
+    covers_all = plan.coverage == "all"
+    parts = (CoveredParts if covers_all else Parts)(canvas, plan, weights, solved)
+    if output_format is not Format.QDQ:
+        emit_qoperator(parts, target.moves)
+    elif isinstance(parts, CoveredParts):
+        CoveredWriter(parts).write()
     else:
-        _emit_all(CoveredParts(canvas, plan, weights, solved), target, output_format)
-
-
-def _emit_gain(parts: Parts, target: Target, output_format: Format) -> None:
-    if output_format is Format.QDQ:
         writer = QdqWriter(parts)
         writer.write()
         write_for_kernels(writer, target)
-    else:
-        emit_qoperator(parts, target.moves)
-    _drop_unread(parts.canvas, parts.plan)
-    emit_rest(parts.weights)
-    if target.needs_barriers:
-        shield(parts.canvas, parts.plan, target)
-    part_subgraphs(parts.canvas)
-
-
-def _emit_all(parts: CoveredParts, target: Target, output_format: Format) -> None:
-    # No barriers, no other forms: just the graph that is asked for.
-    if output_format is Format.QDQ:
-        CoveredWriter(parts).write()
-    else:
-        emit_qoperator(parts, target.moves)
-    _drop_unread(parts.canvas, parts.plan)
-    emit_rest(parts.weights)
-    part_subgraphs(parts.canvas)
-    parts.order_parameters()
+    _drop_unread(canvas, plan)
+    emit_rest(weights)
+    # Of all that is covered just the graph that is asked for: no barriers, no other forms.
+    if target.needs_barriers and not covers_all:
+        shield(canvas, plan, target)
+    part_subgraphs(canvas)
+    if isinstance(parts, CoveredParts):
+        parts.order_parameters()
 
 
 def _drop_absorbed(canvas: Canvas, plan: Plan) -> None:

@@ -249,7 +249,7 @@ class _Walk:
 
     def _select(self, index: int, node: Node) -> Reason | None:
         """What comes out has the scale of what goes in, where it is among that."""
-        source = node.inputs[0] if node.inputs else ""
+        source = node.input(0)
         fill = node.inputs[2] if node.op_type == "Pad" and len(node.inputs) > 2 else ""
         reads = [source, fill] if self._is_float(fill) else [source]
         why = self._why_not_moved(node, source) or self._unknown(reads)

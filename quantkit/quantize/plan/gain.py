@@ -250,7 +250,7 @@ def _shared_obstacle(weight: Weight, chosen: _Chosen) -> Reason | None:
 
 def _bias_obstacle(node: Node, view: View) -> Reason | None:
     """A bias must be a constant vector: it becomes int32 in the scale of the product."""
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias = node.input(2)
     if not bias:
         return None
     constant = view.constants.get(bias)

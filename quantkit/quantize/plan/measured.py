@@ -204,7 +204,7 @@ class _Wiring:
 
     def _maker_group(self, node: Node) -> int | None:
         """Return the group of who makes its input, where that has no integers of its own: one kernel computes both."""
-        tensor = node.inputs[0] if node.inputs else ""
+        tensor = node.input(0)
         if not tensor or tensor in self.plan.activation:
             return None
         return self.group.get(self.view.producer.get(tensor, -1))

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from calibrators import ChannelMoments, PatchMoments
 from quantkit.calibration.requests import MomentsOf, Request
 from quantkit.model.graph.channel_factors import Divisor, Divisors, rounded
-from quantkit.model.graph.edit import Canvas, own_name, owner_of
+from quantkit.model.graph.edit import Canvas, own_name, owner_of, producer_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops.float_ops import CHANNEL_GAINS, LOUD_CHANNELS, MATRIX_PRODUCTS
 from quantkit.model.ops.view import Node, View
@@ -500,7 +500,7 @@ def scale_inputs(
 def _some_rows(node: ir.Node, fold: Fold) -> NDArray[Any]:
     """Return some output channels of a weight as rows."""
     value = node.inputs[fold.slot]
-    maker = None if value is None else value.producer()
+    maker = producer_of(value)
     if fold.transposed and maker is not None:
         value = maker.inputs[0]
     assert value is not None  # noqa: S101 - it was found there

@@ -16,6 +16,7 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
+from quantkit.model.graph.edit import const_of, optional, producer_of
 from quantkit.model.ops import fact_of
 from quantkit.model.ops.float_ops import CLIPS
 from quantkit.model.ops.integer_ops import QUANTIZED_PRODUCTS
@@ -71,7 +72,7 @@ class Operand:
         if self.dequantizer is None or len(self.dequantizer.inputs) <= slot:
             return None
         value = self.dequantizer.inputs[slot]
-        return None if value is None else ir.convenience.get_const_tensor(value)
+        return const_of(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def type_of(conversion: ir.Node) -> ir.DataType | None:
     """Return the integer type of a QuantizeLinear or DequantizeLinear; None if the file does not say."""
     slots = (2, 0) if conversion.op_type == "DequantizeLinear" else (2,)
     for slot in slots:
-        value = conversion.inputs[slot] if slot < len(conversion.inputs) else None
+        value = optional(conversion, slot)
         if value is None:
             continue
         tensor = ir.convenience.get_const_tensor(value)
@@ -152,7 +153,7 @@ def type_of(conversion: ir.Node) -> ir.DataType | None:
     if conversion.op_type == "QuantizeLinear":
         named = int_attribute(conversion, "output_dtype", 0)
         return ir.DataType(named) if named else ir.DataType.UINT8
-    source = None if conversion.inputs[0] is None else conversion.inputs[0].producer()
+    source = producer_of(conversion.inputs[0])
     return type_of(source) if source is not None and source.op_type == "QuantizeLinear" else None
 
 

@@ -27,6 +27,8 @@ from quantkit.model.graph.edit import (
     discard,
     is_op,
     nodes_of,
+    optional,
+    producer_of,
     sole_reader,
     succeed,
     value_names,
@@ -90,7 +92,7 @@ def scale_shift(model: ir.Model) -> int:
 
 def _fold_numbers(node: ir.Node, names: Names) -> bool:
     for slot, value in enumerate(node.inputs):
-        before = None if value is None else value.producer()
+        before = producer_of(value)
         if before is None or not is_op(before, "Conv", "ConvTranspose"):
             continue
         if slot and is_op(node, "Sub", "Div"):  # a number less the result, or divided by it
@@ -127,7 +129,7 @@ def _numbers(node: ir.Node, before: ir.Node, slot: int) -> _Affine | None:
 
 def _fold(norm: ir.Node, names: Names) -> bool:
     x = norm.inputs[0]
-    before, affine = None if x is None else x.producer(), _affine(norm)
+    before, affine = producer_of(x), _affine(norm)
     return before is not None and affine is not None and _fold_into(before, norm, affine, names)
 
 
@@ -136,7 +138,7 @@ def _fold_into(before: ir.Node, norm: ir.Node, affine: _Affine, names: Names) ->
     x = before.outputs[0]
     if sole_reader(x) is not norm or before.domain:
         return False
-    weight = _float32(before.inputs[1] if len(before.inputs) > 1 else None)
+    weight = _float32(optional(before, 1))
     rule = _RULES.get(before.op_type)
     if weight is None or rule is None:
         return False
@@ -178,7 +180,7 @@ def _scaled(weight: ir.TensorProtocol, scale: Callable[[Array], Array]) -> ir.Te
 
 def _bias(node: ir.Node, channels: int) -> Array | None:
     """Return the bias, one number per channel; zeros if there is none, None if it is something else."""
-    value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+    value = optional(node, _BIAS)
     if value is None:
         return np.zeros(channels)
     tensor = _float32(value)
@@ -236,7 +238,7 @@ _RULES = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm}
 
 def _set(node: ir.Node, slot: int, tensor: ir.TensorProtocol, names: Names) -> None:
     """Give a node a new constant; the old one keeps its name for it unless others need it."""
-    old = node.inputs[slot] if slot < len(node.inputs) else None
+    old = optional(node, slot)
     if (
         old is not None
         and old.is_initializer()

@@ -25,7 +25,9 @@ from quantkit.model.graph.edit import (
     discard,
     is_op,
     nodes_of,
+    optional,
     own_name,
+    producer_of,
     redirect,
     value_names,
 )
@@ -42,8 +44,8 @@ def _dimensions(node: ir.Node, opset: int) -> Array | None:
 
     Gather and Slice may take those extents that are certain from a shape where others are not.
     """
-    source = node.inputs[0] if node.inputs else None
-    maker = None if source is None else source.producer()
+    source = optional(node, 0)
+    maker = producer_of(source)
     if is_op(node, "Shape"):
         found = _extents(node)
     elif is_op(node, "Size"):

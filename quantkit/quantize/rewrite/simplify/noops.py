@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import bypass, constant, is_op, nodes_of
+from quantkit.model.graph.edit import bypass, constant, is_op, nodes_of, optional
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
 
@@ -75,7 +75,7 @@ def _first_if(holds: Callable[[ir.Node], bool]) -> _Find:
 
 def _keeps_all(node: ir.Node) -> bool:
     """Dropout: at inference it does nothing, whatever its ratio."""
-    training = node.inputs[_TRAINING_INPUT] if len(node.inputs) > _TRAINING_INPUT else None
+    training = optional(node, _TRAINING_INPUT)
     if training is None:
         return True
     tensor = constant(training)

@@ -19,6 +19,7 @@ from quantkit.model.graph.edit import (
     discard,
     is_op,
     nodes_of,
+    producer_of,
     sole_reader,
     succeed,
     value_names,
@@ -38,7 +39,7 @@ def hard_sigmoid(model: ir.Model) -> int:
 
 def _fuse(clip: ir.Node, names: Names) -> bool:
     summed, bound = clip.inputs[0], _bound(clip)
-    add = None if summed is None else summed.producer()
+    add = producer_of(summed)
     if summed is None or add is None or bound is None or not is_op(add, "Add"):
         return False
     x, beta = _operands(add)

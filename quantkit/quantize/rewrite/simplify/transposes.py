@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import bypass, discard, is_op, nodes_of, sole_reader
+from quantkit.model.graph.edit import bypass, discard, is_op, nodes_of, producer_of, sole_reader
 from quantkit.model.graph.shapes import integers
 
 
@@ -22,7 +22,7 @@ def transposes(model: ir.Model) -> int:
 
 def _fuse(outer: ir.Node) -> bool:
     middle = outer.inputs[0]
-    inner = None if middle is None else middle.producer()
+    inner = producer_of(middle)
     if middle is None or inner is None or not is_op(inner, "Transpose"):
         return False
     source, composed = inner.inputs[0], _composed(inner, outer)
