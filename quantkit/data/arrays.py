@@ -189,7 +189,7 @@ def open_npy(
         FileSource(blocks=arrays, found=found, settings=key, reader=reader),
         blocks=blocks,
         inputs=inputs,
-        description=_description(found),
+        description=found.described(),
         trial=trial,
     )
     if label_file is not None:
@@ -202,12 +202,6 @@ def open_npy(
         line = array_labels_line(labels, label_file.name)
         samples.label(labels, line, found_labels.wrong, filter(None, [found_labels.note]))
     return samples
-
-
-def _description(found: Found) -> Description:
-    return Description(
-        kind=found.kind, location=found.location, samples=None, warnings=found.warnings
-    )
 
 
 def _label_file(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Path | None:
@@ -258,7 +252,7 @@ def open_npz(
         FileSource(blocks=arrays, found=found, settings=("npz", settings.label), reader=reader),
         blocks=blocks,
         inputs=inputs,
-        description=_description(found),
+        description=found.described(),
         trial=trial,
     )
     labels: list[Array | None] = []

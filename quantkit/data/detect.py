@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantkit.data.boxes import BOXES
+from quantkit.data.model import Description
 from quantkit.data.rows import quoted
 from quantkit.errors import DataError, as_os_error
 from quantkit.settings import memory_text
@@ -78,6 +79,12 @@ class Found:
         single = len(self.files) == 1 and self.kind not in {TEST_SETS, SAVED}
         path = str(self.files[0] if single else self.root)
         return path.encode(errors="backslashreplace").decode()  # it may be no UTF-8
+
+    def described(self, samples: int | None = None) -> Description:
+        """Return what is known of the data before any of it is read; `samples`: how many there are, if that is known."""
+        return Description(
+            kind=self.kind, location=self.location, samples=samples, warnings=self.warnings
+        )
 
 
 def natural(path: Path) -> tuple[object, ...]:

@@ -137,10 +137,8 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     batch = spec.shape[0]
     if batch is not None and batch > 1:
         warnings.append(f"The model takes {batch} images at once: a rest of fewer cannot be run.")
-    description = Description(
-        kind=found.kind,
-        location=found.location,
-        samples=len(names),
+    description = replace(
+        found.described(len(names)),
         preprocessing=steps.lines,
         settings=steps.settings(),
         labels=labels_line(list(labels.values()), source),

@@ -459,12 +459,9 @@ def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings
     """
     check_tables(found, settings.memory_limit)
     single = len(found.files) == 1 and found.kind != SAVED
-    description = Description(
-        kind=found.kind, location=found.location, samples=None, warnings=found.warnings
-    )
     name = found.files[0].name if single else found.root.name
     reading = _Reading(inputs=tuple(inputs), settings=settings, beside=found.root)
-    return _open(_Files(found), name=name, reading=reading, description=description)
+    return _open(_Files(found), name=name, reading=reading, description=found.described())
 
 
 def open_dataset(dataset: Any, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:

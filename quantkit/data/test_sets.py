@@ -12,7 +12,6 @@ from quantkit.data.detect import Found, natural
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import (
     Array,
-    Description,
     InputSpec,
     Sample,
 )
@@ -37,12 +36,7 @@ class _TestSetSamples:
         self._groups = tuple(
             (folder.name, tuple(sorted(files, key=natural))) for folder, files in groups.items()
         )
-        self.description = Description(
-            kind=found.kind,
-            location=found.location,
-            samples=len(self._groups),
-            warnings=found.warnings,
-        )
+        self.description = found.described(len(self._groups))
         first = [self[i] for i in range(min(3, len(self)))]
         self._whole = not joins(inputs, [sample.feeds for sample in first], trial)
         self.description = replace(self.description, inputs=input_lines(first[0]))
