@@ -178,6 +178,11 @@ def divide(
     rows = len(names) == 1
     if not trial or all(block.samples == 1 for block in blocks):
         return Division(rows=rows, axis=axis)
+    return _guessed(axis, inputs, rows=rows)
+
+
+def _guessed(axis: str, inputs: Sequence[InputSpec], *, rows: bool) -> Division:
+    """Return a division that neither the model nor a trial confirms, and say so."""
     if rows:
         said = f"Rows of {axis} are taken as samples, though the outputs do not show that one row is independent of the others: "
         advice = "store one sample per file, with its batch axis, if they are not."

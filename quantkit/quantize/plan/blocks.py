@@ -36,7 +36,7 @@ from quantkit.model.ops import Kernel
 from quantkit.model.ops.view import Node, View, Weight
 from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.dtypes import INT8, UINT8
-from quantkit.quantize.plan.dynamic import MIN_TABLE, take_back
+from quantkit.quantize.plan.dynamic import MIN_TABLE, take_back, unusable_weights
 from quantkit.quantize.plan.model import (
     BlockFormat,
     Kept,
@@ -266,14 +266,10 @@ class _Chooser(Selection):
         return None if self.options.force else slow
 
     def _why_weights_stay(self, node: Node) -> Reason | None:
-        weights = self.view.weights_of(node)
-        if not weights:
-            return because(Why.NO_WEIGHT)
-        if not all(w.finite for w in weights.values()):
-            return because(Why.WEIGHT_NOT_FINITE)
-        if not any(self._saves_bytes(node, slot) for slot in weights):
+        why = unusable_weights(node, self.view)
+        if why is None and not any(self._saves_bytes(node, slot) for slot in node.weights):
             return because(Why.WEIGHT_TOO_SMALL_FOR_BLOCKS)
-        return None
+        return why
 
     def _saves_bytes(self, node: Node, slot: int) -> bool:
         weight = self.view.weights[node.weights[slot]]

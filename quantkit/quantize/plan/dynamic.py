@@ -216,7 +216,7 @@ class _Chooser(Selection):
         why = self._left_alone(node)
         if not why and self._multiplies_activations(node):
             return NodePlan.of(node, Mode.INTEGER, because(Why.BOTH_DYNAMIC))
-        why = why or self._why_weights_stay(node)
+        why = why or unusable_weights(node, self.view)
         if why:
             return NodePlan.of(node, Mode.FLOAT, why)
         why = self._why_not_integer(node)
@@ -261,7 +261,7 @@ class _Chooser(Selection):
         return any(
             node.fact is not None
             and not node.fact.why
-            and not (self._left_alone(node) or self._why_weights_stay(node))
+            and not (self._left_alone(node) or unusable_weights(node, self.view))
             and not obstacle(node, self.view, named=True, every=True)
             for node in self.view.weighted
         )
@@ -294,14 +294,6 @@ class _Chooser(Selection):
         named = measured is not None or node.name in self.include
         return obstacle(node, self.view, named=named, every=every)
 
-    def _why_weights_stay(self, node: Node) -> Reason | None:
-        weights = self.view.weights_of(node)
-        if not weights:
-            return because(Why.NO_WEIGHT)
-        if not all(w.finite for w in weights.values()):
-            return because(Why.WEIGHT_NOT_FINITE)
-        return None
-
     def _too_small(self, node: Node) -> Reason | None:
         if self.shared.issuperset(node.weights.values()):
             return None
@@ -315,6 +307,15 @@ class _Chooser(Selection):
         if self.options.per_channel:
             channels = weight.shape[node.channel_axis(slot, len(weight.shape))]
         return 3 * weight.size > 8 * channels + _STORED_OVERHEAD
+
+
+def unusable_weights(node: Node, view: View) -> Reason | None:
+    """Return why the weights of a node cannot be integers, whatever runs it; None if they can."""
+    weights = view.weights_of(node)
+    if not weights:
+        return because(Why.NO_WEIGHT)
+    finite = all(weight.finite for weight in weights.values())
+    return None if finite else because(Why.WEIGHT_NOT_FINITE)
 
 
 def take_back(

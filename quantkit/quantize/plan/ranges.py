@@ -41,11 +41,6 @@ class KnownRange:
     high: float
     source: Reason
 
-    @property
-    def extent(self) -> float:
-        """The largest magnitude."""
-        return max(-self.low, self.high)
-
 
 @dataclass(slots=True)
 class Ranges:
