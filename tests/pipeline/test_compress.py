@@ -19,10 +19,11 @@ from pipeline.test_tune import contents, made, work  # noqa: F401 - fixtures
 import quantkit
 from quantkit.cli.app import run as command
 from quantkit.errors import UsageError
+from quantkit.pipeline.tune import run
 from quantkit.pipeline.tune.choice import Budget, Choice, Figures, best_of
 from quantkit.pipeline.tune.moves import Step
 from quantkit.pipeline.tune.search import next_choices
-from quantkit.settings import Float16Settings
+from quantkit.settings import DistillSettings, Float16Settings, PruneSettings, TrimSettings
 
 _MAIN = "from quantkit.cli import main; main()"
 _ANY = Float16Settings()
@@ -207,3 +208,74 @@ def test_bad_input_of_compress_is_one_line(
     assert compress("--max-drop", "1%", "--goal", "beauty") == 2
     assert "beauty" in capsys.readouterr().err
     assert not (work / "compressed").exists()
+
+
+@pytest.mark.usefixtures("work")
+def test_without_torch_nothing_is_trained_and_a_note_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = quantkit.compress("m.onnx", "d.npz", "out", max_drop="30%", candidates=1)
+    (note,) = [note for note in found.notes if "'distill'" in note]
+    assert note.startswith("Recipes with 'distill' were left out: ")
+    assert "pip install" in note
+
+
+def test_few_bits_are_trained_and_made_again_with_the_same_bytes(
+    work: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    few = Step(name="distill", kind="distill", settings=DistillSettings(steps=3), minutes=0.1)
+    order = [Choice(), Choice(bits=4), Choice(bits=4, after=("distill",))]
+    monkeypatch.setattr(run, "steps_for", lambda *_: ((few,), ()))
+    monkeypatch.setattr(run, "next_choices", lambda known, *_, **__: tuple(order[len(known) :][:1]))
+    found = quantkit.compress("m.onnx", "d.npz", "out", max_drop=0.9, goal="size")
+    trained = found.candidates[-1]
+    assert str(trained.choice) == "static, 4 bits + distill"
+    assert trained.path is not None
+    checks = quantkit.verify_file(trained.path, "m.onnx", "d.npz", again=True).checks
+    assert [c.sentence for c in checks if c.outcome == "wrong"] == []
+    assert next(c for c in checks if c.name == "again").sentence.endswith("the same bytes.")
+    recipe = json.loads((work / "out/candidates/03/recipe.json").read_text())
+    assert [step["record"]["kind"] for step in recipe["steps"]] == ["static", "distill"]
+
+
+def test_steps_before_quantizing_are_shared_and_made_again_with_the_same_bytes(
+    work: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    steps = (
+        Step(name="prune-80", kind="prune", settings=PruneSettings(size=0.8, force=True)),
+        Step(name="distill", kind="distill", settings=DistillSettings(steps=3), minutes=0.1),
+    )
+    order = [Choice(before=("prune-80",)), Choice(before=("prune-80", "distill"), bits=4)]
+    monkeypatch.setattr(run, "steps_for", lambda *_: (steps, ()))
+    monkeypatch.setattr(run, "next_choices", lambda known, *_, **__: tuple(order[len(known) :][:1]))
+    found = quantkit.compress("m.onnx", "d.npz", "out", max_drop=0.9, goal="size")
+    assert [one.note for one in found.candidates] == ["", ""]
+    there = sorted(f.parent.name for f in (work / "out/steps").glob("*/model.onnx"))
+    assert there == ["prune-80", "prune-80+distill"]
+    for one in found.candidates:
+        assert one.path is not None
+        checks = quantkit.verify_file(one.path, "m.onnx", "d.npz", again=True).checks
+        assert [c.sentence for c in checks if c.outcome == "wrong"] == []
+        assert next(c for c in checks if c.name == "again").sentence.endswith("the same bytes.")
+
+
+def test_a_step_that_cannot_be_done_is_recorded_with_the_reason(
+    work: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = (Step(name="trim", kind="trim", settings=TrimSettings(keep_tokenizer=True)),)
+    order = [Choice(), Choice(before=("trim",))]
+    monkeypatch.setattr(run, "steps_for", lambda *_: (steps, ()))
+    monkeypatch.setattr(run, "next_choices", lambda known, *_, **__: tuple(order[len(known) :][:1]))
+    found = quantkit.compress("m.onnx", "d.npz", "out", max_drop=0.9)
+    assert found.met
+    assert found.candidates[1].verdict == "failed"
+    assert any("Candidate 02 (trim + static) could not be made: " in n for n in found.notes)
+    again = quantkit.compress("m.onnx", "d.npz", "out", max_drop=0.9)
+    assert again.candidates[1] == found.candidates[1]
+    assert not (work / "out/steps/trim/model.onnx").exists()

@@ -25,6 +25,7 @@ class Choice:
         recovery: How much is done to win back accuracy.
         bits: Of a weight in the file.
         before: Names of the steps that change the float model first, in order.
+        after: Of those that change the quantized one.
     """
 
     form: Form = "static"
@@ -33,12 +34,13 @@ class Choice:
     recovery: Recovery = "usual"
     bits: int = 8
     before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return " + ".join((*self.before, self._quantized()))
+        return " + ".join((*self.before, self._quantized(), *self.after))
 
     def _quantized(self) -> str:
-        few = f", {self.bits} bits" if self.bits < _WHOLE else ""
+        few = f", {self.bits} bits" if self.bits < WHOLE else ""
         if self.form != "static":
             return _WORDS[self.form] + few
         said = ["static" if self.before or few else f"static, plan {self.point}"]
@@ -50,11 +52,11 @@ class Choice:
     def follows_plan(self) -> bool:
         """Whether a plan of the float model's own preparation makes it, instead of settings."""
         return (
-            not self.before and self.bits == _WHOLE and self.form in {"static", "dynamic", "stored"}
+            not self.before and self.bits == WHOLE and self.form in {"static", "dynamic", "stored"}
         )
 
 
-_WHOLE = 8  # bits
+WHOLE = 8  # bits
 _WORDS: Mapping[str, str] = {
     "dynamic": "dynamic int8",
     "stored": "weights only",

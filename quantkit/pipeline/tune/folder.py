@@ -111,9 +111,10 @@ class TuneFolder:
     path: Path
     identity: Mapping[str, Any]
 
-    def prepared(self, before: tuple[str, ...]) -> Path:
-        """Return where the preparation of what steps make is kept until the search is over."""
-        return self.path / _WORK / "+".join(("prepared", *before))
+    @property
+    def prepared(self) -> Path:
+        """Where the preparation is kept until the search is over."""
+        return self.path / _WORK / "prepared"
 
     @property
     def bases(self) -> Path:

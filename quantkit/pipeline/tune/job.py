@@ -107,9 +107,9 @@ class TuneJob:
             settings=self._calibrated(split) if few else self._fitted(split),
         )
 
-    def static_job(self, source: Path, split: Split) -> Job[StaticSettings]:
-        """Return the static quantization that every candidate of a float model begins with."""
-        return self.job_for(source, self.static, split)
+    def static_job(self, split: Split) -> Job[StaticSettings]:
+        """Return the static quantization that every candidate of a plan begins with."""
+        return self.job_for(self.source, self.static, split)
 
     def recipe_of(self, split: Split) -> Recipe:
         """Return the quantkit.toml of every candidate."""

@@ -16,7 +16,7 @@ from quantkit.pipeline.forms import form_of
 from quantkit.pipeline.forms.static import realize_prepared
 from quantkit.pipeline.plan_prepared import format_of, plan_of
 from quantkit.pipeline.prepared import Job, Output, Prepared
-from quantkit.pipeline.tune.choice import Choice
+from quantkit.pipeline.tune.choice import WHOLE, Choice
 from quantkit.pipeline.tune.folder import MODEL, PLAN, Candidate, TuneFolder
 from quantkit.quantize.plan import Format, Plan, plan_dynamic, write_plan
 from quantkit.quantize.plan.model import Kept
@@ -47,7 +47,6 @@ class CandidateJob:
         kept: What stays out of calibrated integers.
         predicted: Its time as a multiple of float's, by the costs of its nodes; None: not known.
         source: The float model.
-        base: What it is quantized from: the same, or what steps made of it.
         files: That steps made, in order.
         data: The samples.
         form: What a form is asked for that makes it by settings; None: a plan makes it.
@@ -65,7 +64,6 @@ class CandidateJob:
     kept: Mapping[str, Kept] = field(default_factory=dict)
     predicted: float | None = None
     source: Path
-    base: Path
     files: tuple[Path, ...] = ()
     data: object
     form: Job[Any] | None = None
@@ -85,26 +83,23 @@ def make_file(
 
     Args:
         job: What is to be made.
-        prepared: Returns the preparation of its base.
+        prepared: Returns the preparation of the float model.
         place: The folder that it is made in.
         monitor: Told what is done.
     """
     choice, path = job.choice, place / MODEL
-    plan = None
     if job.form is not None:
         result = run_form(form_of(job.form, Output(path=path), monitor))
     else:
         chosen = _choosing(prepared(), choice)
-        if choice.follows_plan:
-            plan = plan_for(chosen, choice, job.kept)
-            write_plan(plan, place / PLAN)
-            home = job.folder.place(job.name)
-            replace_text(place / RECIPE_NAME, recipe_for(job.recipe, choice, home))
-        result = realize_prepared(
-            chosen, plan, path, from_file=choice.follows_plan, monitor=monitor
-        )
-    write_chain(place, [*job.files, path], PLAN if choice.follows_plan else None)
-    modes = Counter(node.mode.value for node in result.plan.nodes)
+        plan = plan_for(chosen, choice, job.kept)
+        result = realize_prepared(chosen, plan, path, from_file=True, monitor=monitor)
+        write_plan(plan, place / PLAN)
+        home = job.folder.place(job.name)
+        replace_text(place / RECIPE_NAME, recipe_for(job.recipe, choice, home))
+    write_chain(place, [*job.files, path], None if job.form else PLAN)
+    nodes = getattr(result.plan, "nodes", ())  # other forms plan no nodes
+    modes = Counter(node.mode.value for node in nodes)
     return Candidate(
         name=job.name,
         choice=job.choice,
@@ -131,7 +126,7 @@ def job_of(job: Job[StaticSettings], choice: Choice) -> Job[StaticSettings]:
     if choice.method:
         options = replace(options, method=choice.method)
         calibrate = replace(calibrate, method=CalibratorOf(name=choice.method))
-    if choice.bits != options.weight_bits and not choice.follows_plan:
+    if choice.bits < WHOLE:
         options = replace(options, weight_bits=choice.bits)
     return replace(job, options=replace(options, recover=recover), calibrate=calibrate)
 
@@ -154,10 +149,8 @@ def recipe_for(recipe: Recipe, choice: Choice, folder: Path) -> str:
     return f"# In this folder `{how}` makes the bytes of {MODEL} again.\n{text}"
 
 
-def settings_for(choice: Choice) -> Settings | None:
-    """Return what a form is asked for to make a candidate; None: a preparation makes it."""
-    if choice.form == "static" or choice.follows_plan:
-        return None
+def settings_for(choice: Choice) -> Settings:
+    """Return what a form other than "static" is asked for."""
     if choice.form == "float16":
         return Float16Settings()
     if choice.form == "weights":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from quantkit.pipeline.tune.choice import BASES, Budget, Choice, Figures, best_of, drop_of
+from quantkit.pipeline.tune.choice import BASES, WHOLE, Budget, Choice, Figures, best_of, drop_of
 from quantkit.settings.declare import Settings
 
 _FEWER = (4, 3, 2)  # bits, as long as the budget is kept
@@ -19,7 +19,7 @@ _MENDED = (
 )
 _BUILD = 1.0  # minutes that quantizing takes, where nothing was timed yet
 _USELESS = 0.3  # of the gain that was expected: a step that brings less is not taken further
-_TRAINING = "distill"
+TRAINING = "distill"
 _PACKED = ("static", "weights")  # forms with fewer bits
 
 
@@ -71,12 +71,13 @@ class Moves:
 
     def _fewer_bits(self, like: Choice) -> Iterator[Choice]:
         """Yield the same with the bits to try next: fewer as long as the budget is kept, else some between 4 and 8."""
+        like = replace(like, point=0, after=())
         found = {bits: self._verdict(replace(like, bits=bits)) for bits in (*_FEWER, *_BETWEEN)}
         ladder = _BETWEEN if found[_FEWER[0]] == "out" else _FEWER
         going = "out" if ladder is _BETWEEN else "in"
         bits = next((bits for bits in ladder if found[bits] != going), None)
         if bits is not None and not found[bits]:
-            yield replace(like, bits=bits, point=0)
+            yield replace(like, bits=bits)
 
     # --- steps
 
@@ -93,7 +94,7 @@ class Moves:
 
     def _stronger(self, best: Choice) -> Iterator[Choice]:
         """Yield the best with the next step of each kind, or the first that was not tried."""
-        for kind in dict.fromkeys(step.kind for step in self.steps if step.kind != _TRAINING):
+        for kind in dict.fromkeys(step.kind for step in self.steps if step.kind != TRAINING):
             own = [step for step in self.steps if step.kind == kind]
             ways = [self._with(best, step) for step in own]
             first = ways.index(best) + 1 if best in ways else 0
@@ -102,22 +103,30 @@ class Moves:
                 yield new
 
     def _mended(self, best: Choice) -> Iterator[Choice]:
-        """Yield recipes that would be better and lose a little too much, with training."""
-        trained = [step for step in self.steps if step.kind == _TRAINING]
+        """Yield recipes that would be better and lose a little too much, with training: of few bits as they are, else in float."""
         limit = self.budget.drop or 0.0
         own = self.budget.worth(self.known[best]) - self.budget.close
-        for step in trained:
-            for choice, figures in self.known.items():
-                near = figures.verdict == "out" and drop_of(figures) <= _MENDED * limit
-                if near and choice.before and self.budget.worth(figures) < own:
+        for choice, figures in self.known.items():
+            near = figures.verdict == "out" and drop_of(figures) <= _MENDED * limit
+            if not near or choice.form != "static" or self.budget.worth(figures) >= own:
+                continue
+            for step in (step for step in self.steps if step.kind == TRAINING):
+                if choice.bits < WHOLE:
+                    yield replace(choice, after=(step.name,))
+                elif choice.before:
                     yield self._with(choice, step)
+
+    def _untrained(self, choice: Choice) -> Choice:
+        names = {step.name for step in self.steps if step.kind == TRAINING}
+        before = tuple(name for name in choice.before if name not in names)
+        return replace(choice, before=before, after=())
 
     def _with(self, choice: Choice, step: Step) -> Choice:
         """Return a recipe with a step, instead of one of its kind."""
         names = {one.name for one in self.steps if one.kind == step.kind}
         kept = {name for name in choice.before if name not in names} | {step.name}
         before = tuple(one.name for one in self.steps if one.name in kept)
-        return replace(choice, before=before, point=0)
+        return replace(choice, before=before, point=0, after=())
 
     def _rank(self, choice: Choice, kind: str) -> int:
         """Return how much is taken away by the step of a kind; 0: there is none."""
@@ -131,15 +140,14 @@ class Moves:
         )
 
     def _takes_no_less(self, choice: Choice, other: Choice) -> bool:
-        same = replace(choice, before=(), bits=8, point=0) == replace(
-            other, before=(), bits=8, point=0
-        )
-        kinds = {step.kind for step in self.steps} - {_TRAINING}
+        few, more = self._untrained(choice), self._untrained(other)
+        same = replace(few, before=(), bits=8, point=0) == replace(more, before=(), bits=8, point=0)
+        kinds = {step.kind for step in self.steps} - {TRAINING}
         return (
             same
             and choice.bits <= other.bits
-            and all(self._rank(choice, kind) >= self._rank(other, kind) for kind in kinds)
-            and self._rank(choice, _TRAINING) <= self._rank(other, _TRAINING)
+            and all(self._rank(few, kind) >= self._rank(more, kind) for kind in kinds)
+            and (few == choice or more != other)
         )
 
     # --- what a recipe promises
@@ -147,7 +155,7 @@ class Moves:
     def _promise(self, choice: Choice, best: Choice) -> float:
         """Return what is expected to be won per minute over the best; 0 where it is expected to lose far too much."""
         own = self.budget.worth(self.known[best])
-        plain = replace(choice, before=tuple(n for n in choice.before if n not in self._training))
+        plain = self._untrained(choice)
         if plain in self.known:  # training changes neither time nor size
             expected = self.budget.worth(self.known[plain])
         else:
@@ -158,10 +166,6 @@ class Moves:
         if own - expected <= self.budget.close / 2:
             return 0.0
         return (own - expected) / self._minutes(choice)
-
-    @property
-    def _training(self) -> set[str]:
-        return {step.name for step in self.steps if step.kind == _TRAINING}
 
     def _share(self, choice: Choice) -> float:
         """Return what a recipe leaves of time or size, against static int8 of the float model."""
@@ -217,4 +221,4 @@ class Moves:
             for n, step in enumerate(self._steps_of(choice))
             if choice.before[: n + 1] not in shared
         ]
-        return _BUILD + sum(new)
+        return _BUILD + sum(new) + sum(s.minutes for s in self.steps if s.name in choice.after)

@@ -10,16 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from quantkit.calibration.distributed import cluster, run_each, workers_of
 from quantkit.calibration.monitor import Monitor, Silent
-from quantkit.errors import DataError, QuantkitError, UsageError
+from quantkit.errors import QuantkitError, UsageError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.pipeline.partial import only_run
+from quantkit.pipeline.prepared import Job
 from quantkit.pipeline.split import Split, divide
 from quantkit.pipeline.tune.bases import Bases
 from quantkit.pipeline.tune.choice import Choice, Figures, best_of
@@ -27,7 +27,7 @@ from quantkit.pipeline.tune.family import first_of_family, whole_family
 from quantkit.pipeline.tune.folder import Candidate, Family, TuneFolder, check_place
 from quantkit.pipeline.tune.job import TuneJob
 from quantkit.pipeline.tune.judge import JUDGED, FinalCheck, Tuned
-from quantkit.pipeline.tune.make import CandidateJob, recipe_for, settings_for
+from quantkit.pipeline.tune.make import CandidateJob, job_of, recipe_for, settings_for
 from quantkit.pipeline.tune.moves import Step
 from quantkit.pipeline.tune.search import moves_on, next_choices
 from quantkit.pipeline.tune.steps import steps_for
@@ -73,7 +73,7 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
     folder = TuneFolder(path=job.output, identity=job.identity(loaded, contents))
     folder.check(again=job.again)
     watch = _Watch(monitor, started + 60 * job.budget.minutes)
-    steps, left_out = steps_for(loaded) if job.has_steps else ((), ())
+    steps, left_out = steps_for(loaded, job) if job.has_steps else ((), ())
     search = _Search(
         job=job,
         loaded=loaded,
@@ -275,16 +275,13 @@ class _Search:
         self.watch.about = f"Candidate {name} ({choice})"
         try:
             self.bases.path(choice.before)
-        except DataError:
-            raise
         except QuantkitError as e:
             took = round(time.monotonic() - started, 3)
             one = Candidate(name=name, choice=choice, note=str(e), seconds=took)
             with self.folder.new_candidate(name) as place:
                 write_candidate(one, place)
             return one
-        job = self._candidate_job(choice, 0)
-        made = make_candidate(job, partial(self.bases.prepared, choice.before), self.watch)
+        made = make_candidate(self._candidate_job(choice, 0), self.bases.prepared, self.watch)
         if choice.before:  # with what its steps took
             made = replace(made, seconds=round(time.monotonic() - started, 3))
             write_candidate(made, self.folder.place(name))
@@ -297,18 +294,18 @@ class _Search:
 
     def _candidate_job(self, choice: Choice, number: int) -> CandidateJob:
         in_family = choice.form == "static" and choice.follows_plan
-        base = self.bases.path(choice.before)
-        recipe, options = self.job.recipe_of(self.split), settings_for(choice)
-        form = None if options is None else self.job.job_for(base, options, self.split)
+        recipe, files = self.job.recipe_of(self.split), self.bases.files(choice.before)
+        student = self.made[replace(choice, after=())].path if choice.after else None
+        if student is not None:
+            files = [*files, student]
         return CandidateJob(
             name=self._free_name(number),
             choice=choice,
             kept=self.family.kept[choice.point] if in_family else {},
             predicted=self.family.seconds[choice.point] if in_family else None,
             source=self.job.source.absolute(),
-            base=base,
-            files=tuple(self.bases.files(choice.before)),
-            form=form,
+            files=tuple(files),
+            form=None if choice.follows_plan else self._form(choice, student),
             data=recipe.data.path or self.job.data,
             samples=self.job.seeded,
             accuracy=replace(self.job.accuracy, only=self.split.choosing),
@@ -318,6 +315,15 @@ class _Search:
             folder=replace(self.folder, path=self.folder.path.absolute()),
             recipe=recipe,
         )
+
+    def _form(self, choice: Choice, student: Path | None) -> Job[Any]:
+        """Return what a form is asked for that makes a candidate by settings."""
+        if student is not None:
+            return self.bases.job_for(student, self.bases.steps[choice.after[-1]])
+        base = self.bases.path(choice.before)
+        if choice.form == "static":
+            return job_of(self.bases.job_for(base, self.job.static), choice)
+        return self.bases.job_for(base, settings_for(choice))
 
     def _timed(self, one: Candidate) -> Candidate:
         """Time a candidate beside float, here and alone, and record it."""

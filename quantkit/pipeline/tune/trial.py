@@ -31,8 +31,7 @@ from quantkit.result import Metric
 
 def make_saved(job: CandidateJob) -> Candidate:
     """Make and run a candidate of a preparation that was saved: what workers do."""
-    place = job.folder.prepared(job.choice.before)
-    return make_candidate(job, partial(load_prepared, place, job.base))
+    return make_candidate(job, partial(load_prepared, job.folder.prepared, job.source))
 
 
 def make_candidate(
@@ -42,7 +41,7 @@ def make_candidate(
 
     Args:
         job: What is to be made.
-        prepared: Returns the preparation of its base; it stays as it is.
+        prepared: Returns the preparation of the float model; it stays as it is.
         monitor: Told what is done.
 
     Raises:
@@ -52,9 +51,10 @@ def make_candidate(
     with job.folder.new_candidate(job.name) as place:
         try:
             made = make_file(job, prepared, place, monitor)
-        except DataError:
-            raise
         except QuantkitError as e:
+            # Without the data no candidate can be made; a form may find it too little.
+            if isinstance(e, DataError) and job.form is None:
+                raise
             made = Candidate(name=job.name, choice=job.choice, note=str(e))
         if made.path is not None:
             begun = time.monotonic()
