@@ -216,7 +216,8 @@ def _spread(canvas: Canvas, name: str, kept: Tokens) -> None:
         attributes={"axis": -1},
         outputs=[f"{name}_all"],
     )
-    full.type, full.shape = output.type, output.shape
+    full.type = output.type
+    full.shape = None if output.shape is None else ir.Shape([*output.shape.dims[:-1], kept.rows])
     graph.outputs[graph.outputs.index(output)] = full
     output.name, full.name, output.shape = canvas.name(f"{name}_kept"), name, None
 

@@ -241,6 +241,15 @@ def test_logits_of_removed_tokens_are_the_lowest_number_with_the_old_ids() -> No
     assert (logits[:, list(kept.ids)] > -100).all()
 
 
+@pytest.mark.parametrize("same_ids", [False, True])
+def test_the_declared_shape_of_logits_is_that_of_their_values(same_ids: bool) -> None:  # noqa: FBT001
+    small, kept, _ = trimmed(text_model(head="tied"), {0, 1, 3, 44}, same_ids=same_ids)
+    declared = [d.dim_value for d in small.graph.output[0].type.tensor_type.shape.dim]
+    (logits,) = run(small, {"input_ids": np.array([[0, 1, 3, 1]])})
+    assert declared[-1] == logits.shape[-1] == (ROWS if same_ids else 4)
+    assert kept.logits == ("y",)
+
+
 def test_ids_that_the_graph_compares_with_get_their_new_number() -> None:
     full = text_model(compare=True)
     small, kept, _ = trimmed(full, {1, *IDS.reshape(-1).tolist()})
