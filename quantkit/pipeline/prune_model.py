@@ -36,7 +36,10 @@ from quantkit.settings import PruneSettings
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 
-_FITTED = 512  # samples that weights are fitted to, at most
+_FITTED, _TEXTS = (
+    512,
+    1024,
+)  # samples that weights are fitted to, at most: a text has fewer positions than an image
 _TOGETHER, _SMALL = 16, 64 << 10  # samples in a run, if they are smaller than so many bytes
 
 
@@ -180,7 +183,7 @@ def _with_samples(prepared: PreparedPrune, monitor: Monitor) -> PreparedPrune:
         job.settings,
         accuracy,
         monitor,
-        most=_FITTED,
+        most=_FITTED if samples[mixed[0]].padding is None else _TEXTS,
         share=0.5,
     )
     # The record says how these are drawn again: the first of the mixed order.

@@ -1,6 +1,6 @@
 """Second moments across two models: of what an operator reads in the float model, and behind what was changed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _RIDGE, _LEAST = 1e-3, 1e-6  # of the diagonal; of its mean
+_TOGETHER = 512  # rows that are multiplied at once
 
 
 @dataclass(slots=True)
@@ -28,24 +29,38 @@ class CrossMoments:
     cross: Any = 0.0
     own: Any = 0.0
     missing: tuple[Any, Any] = (0.0, 0.0)
+    _waiting: list[tuple[Floats, Floats, Floats | None]] = field(default_factory=list)
 
     def observe(
         self, exact: NDArray[Any], rough: NDArray[Any], missing: NDArray[Any] | None = None
     ) -> None:
         """Take in rows, (groups, rows, K) each; and what an operator is to output besides, (1, rows, all channels)."""
-        x, z = exact.astype(np.float64), rough.astype(np.float64)
-        self.count += x.shape[1]
+        groups, rows, _ = exact.shape
+        error = None
+        if missing is not None and missing.shape[1] == rows:
+            error = missing.astype(np.float64).reshape(rows, groups, -1).swapaxes(0, 1)
+        self._waiting.append((exact.astype(np.float64), rough.astype(np.float64), error))
+        self.count += rows
+        if sum(x.shape[1] for x, _, _ in self._waiting) >= _TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Multiply what has come together: adding to K x K sums costs as much as many rows."""
+        if not self._waiting:
+            return
+        x, z = (np.concatenate([one[n] for one in self._waiting], axis=1) for n in (0, 1))
+        errors = [one[2] for one in self._waiting if one[2] is not None]
         self.total = self.total + np.stack([x.sum(axis=1), z.sum(axis=1)])
         self.cross = self.cross + x.swapaxes(1, 2) @ z
         self.own = self.own + z.swapaxes(1, 2) @ z
-        if missing is not None and missing.shape[1] == x.shape[1]:
-            _, rows, channels = missing.shape
-            e = missing.astype(np.float64).reshape(rows, len(x), channels // len(x)).swapaxes(0, 1)
-            cross, total = self.missing
+        if len(errors) == len(self._waiting):
+            e, (cross, total) = np.concatenate(errors, axis=1), self.missing
             self.missing = cross + e.swapaxes(1, 2) @ z, total + e.sum(axis=1)
+        self._waiting = []
 
     def moments(self, *, centred: bool) -> Floats:
         """Return those of the rows behind what was changed, of one group, (K, K)."""
+        self.flush()
         mean = self.total[1][0] / max(1, self.count)
         found: Floats = self.own[0] / max(1, self.count)
         return found - np.outer(mean, mean) if centred else found
@@ -63,6 +78,7 @@ class CrossMoments:
             kept: Which inputs there are, (K,).
             centred: A bias takes up the means; else there is none to change.
         """
+        self.flush()
         x, z = self.total / max(1, self.count)
         cross, own = self.cross / self.count, self.own / self.count
         target, shift = (
@@ -94,6 +110,7 @@ class CrossMoments:
 
         What rows do not tell stays as it is: a block adds to the tensor that it starts from.
         """
+        self.flush()
         same = np.eye(self.own.shape[-1])[np.newaxis]
         kept = np.ones(self.own.shape[-1], bool)
         weight, bias = self.fitted(same, same, kept, centred=True)
