@@ -31,7 +31,7 @@ from quantkit.pipeline.prepared import Job
 from quantkit.pipeline.prune_costs import measure_costs
 from quantkit.pipeline.prune_model import PreparedPrune, prepare_prune
 from quantkit.pipeline.prune_observe import observed
-from quantkit.pipeline.prune_refit import refit
+from quantkit.pipeline.prune_refit import fit
 from quantkit.pipeline.prune_search import at_speed, timed_feed
 from quantkit.reduce.prune.allocate import removal_path
 from quantkit.reduce.prune.importance import Ranking
@@ -136,14 +136,12 @@ def measured(name: str, task: Task, speeds: Sequence[float], say: Callable[[str]
         for speed in speeds:
             began = time.process_time()
             chosen = at_speed(prepared, path, speed, monitor)
-            tensors = refit(prepared, chosen.widths, monitor)
+            widths, tensors = fit(prepared, chosen.widths, monitor)
             seconds = shared + time.process_time() - began
             label = f"pruned to {speed:g}"
             ours = prepared.written(prepared.graph.pruned(chosen.widths, tensors), label)
             files[label] = ours
-            rows.append(
-                {"file": label, "cpu_s": round(seconds, 1), "widths": chosen.widths.to_json()}
-            )
+            rows.append({"file": label, "cpu_s": round(seconds, 1), "widths": widths.to_json()})
             other = by_magnitude(prepared)
             plain = other.graph.pruned(replace(chosen.widths, mapped=frozenset()), {})
             if not chosen.widths.mapped:  # a map is nothing that magnitude knows

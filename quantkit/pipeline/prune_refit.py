@@ -1,5 +1,8 @@
 """Fit the weights of a pruned model to what it really computes, in the order of the graph."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,50 @@ from numpy.typing import NDArray
 from quantkit.calibration.monitor import Monitor
 from quantkit.files import scratch
 from quantkit.pipeline.prune_model import PreparedPrune
+from quantkit.quantize.solve.sensitivity import noise_of
 from quantkit.reduce.prune.refit import FittedOperator, refitted
 from quantkit.reduce.prune.surroundings import bias_of, is_alone, shortcut_of
 from quantkit.reduce.prune.widths import Widths
+from quantkit.runtime.runs import run_session
+from quantkit.runtime.session import make_session
+
+_COMPARED = 64  # choosing samples that tell which weights are better
+
+
+def fit(
+    prepared: PreparedPrune, widths: Widths, monitor: Monitor
+) -> tuple[Widths, dict[str, NDArray[Any]]]:
+    """Return the weights behind what is removed: fitted in order, or each by itself where that is better on the choosing samples.
+
+    With few samples for many inputs, fitting in order follows the samples too closely.
+
+    Args:
+        prepared: The float model, and its samples.
+        widths: What is left; where it was decided before, also how weights are fitted.
+        monitor: Told how far it is.
+    """
+    if prepared.split is None and widths.in_order:
+        return widths, refit(prepared, widths, monitor)
+    each = prepared.graph.filled(widths)
+    if prepared.split is None:
+        return widths, each
+    in_order = refit(prepared, widths, monitor)
+    noise = [_noise(prepared, widths, tensors) for tensors in (in_order, each)]
+    if noise[0] <= noise[1]:
+        return widths, in_order
+    return replace(widths, in_order=False), each
+
+
+def _noise(prepared: PreparedPrune, widths: Widths, tensors: Mapping[str, NDArray[Any]]) -> float:
+    """Return the noise of the outputs, relative to their power, on samples that nothing was fitted to."""
+    assert prepared.split is not None  # noqa: S101 - the caller has looked
+    feeds = list(islice(prepared.feeds(prepared.split.choosing[:_COMPARED]), _COMPARED))
+    files = (prepared.file, prepared.written(prepared.graph.pruned(widths, tensors), "compared"))
+    float_outputs, own = (
+        [run_session(session, feed) for feed in feeds]
+        for session in (make_session(str(path)) for path in files)
+    )
+    return noise_of(float_outputs, own)
 
 
 def refit(prepared: PreparedPrune, widths: Widths, monitor: Monitor) -> dict[str, NDArray[Any]]:

@@ -7,20 +7,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.calibration.collect import CalibrateOptions
-from quantkit.calibration.monitor import Monitor, Silent
-from quantkit.errors import QuantkitError, UnreachableError
+from quantkit.calibration.monitor import Monitor
+from quantkit.errors import UnreachableError
 from quantkit.evaluate.accuracy import AccuracyOptions, NamedModel, measure_outputs
 from quantkit.evaluate.drop import lost
-from quantkit.pipeline.form import run_form
-from quantkit.pipeline.forms.static import StaticForm
 from quantkit.pipeline.measure import time_ratios
-from quantkit.pipeline.prepared import Job, Output
 from quantkit.pipeline.prune_model import PreparedPrune
-from quantkit.pipeline.prune_refit import refit
+from quantkit.pipeline.prune_refit import fit
 from quantkit.pipeline.prune_result import HeldOut, PrunedFile
 from quantkit.reduce.prune.allocate import Step, first_below
-from quantkit.settings import DataSettings, RecoverSettings, StaticSettings
 
 Array = NDArray[Any]
 
@@ -29,8 +24,6 @@ _TRIES = 3  # to reach a time, each nearer to it by what the last one took
 _CLOSE = 0.01  # of float's time: as exact as times can be measured
 _MOST = 100  # choosing samples on which the frontier is run
 _REFITS = 5  # of a search for the largest drop that is allowed
-_CALIBRATED = 16  # samples of the int8 files that are only timed
-_RECOVERED = ("rounding", "bias", "equalize", "smooth", "activation_ranges")
 
 
 def measure_drops(
@@ -173,10 +166,10 @@ def at_drop(
     at = low or max(1, (low + high) // 4)
     for number in range(_REFITS):
         step = path[at]
-        tensors = refit(prepared, step.widths, monitor)
-        file = prepared.written(prepared.graph.pruned(step.widths, tensors), f"fitted{number}")
+        widths, tensors = fit(prepared, step.widths, monitor)
+        file = prepared.written(prepared.graph.pruned(widths, tensors), f"fitted{number}")
         judged = measure_drops(prepared, {"pruned": file}, places, monitor)["pruned"]
-        candidate = replace(measured(prepared, step, "timed"), judged=judged)
+        candidate = replace(measured(prepared, step, "timed"), widths=widths, judged=judged)
         found = Fitted(candidate=candidate, tensors=tensors, judged=judged)
         least = min((one for one in (least, found) if one), key=lambda one: one.judged.drop)
         if judged.drop <= limit:
@@ -197,30 +190,3 @@ def at_drop(
         f"No pruned file of {prepared.source.name} keeps a drop of {limit:.2%}: the mildest one tried loses {least.judged.text()} at "
         f"{least.candidate.speed:.2f} of float's latency; allow more, give more samples, or distill the pruned file."
     )
-
-
-def int8_gain(prepared: PreparedPrune, candidate: PrunedFile) -> tuple[float, float] | None:
-    """Return what int8 takes of float's time, and what int8 of a candidate takes of that; None if int8 does not run."""
-    feeds = [dict(prepared.samples_read[place].feeds) for place in prepared.fitting[:_CALIBRATED]]
-    files = []
-    for name, model in (("whole", prepared.file), ("pruned", candidate.path)):
-        folder = prepared.lab / f"int8-{name}"
-        folder.mkdir(exist_ok=True)
-        files.append(folder / "model.onnx")
-        quick = StaticSettings(
-            measure=False,
-            recover=RecoverSettings(**dict.fromkeys(_RECOVERED, False)),
-        )
-        job = Job(
-            source=model,
-            options=quick,
-            data=feeds,
-            settings=DataSettings(shuffle=False),
-            calibrate=CalibrateOptions(),
-        )
-        try:
-            run_form(StaticForm(job, Output(path=files[-1], verify=False), Silent()))
-        except QuantkitError:
-            return None
-    (whole, _), (pruned, _) = time_ratios([prepared.file, *files], [timed_feed(prepared)])
-    return whole, pruned / whole

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.errors import UnreachableError, UsageError
+from quantkit.calibration.monitor import Silent
+from quantkit.errors import QuantkitError, UnreachableError, UsageError
 from quantkit.files import scratch
 from quantkit.pipeline.form import (
     Attempt,
@@ -16,29 +17,33 @@ from quantkit.pipeline.form import (
     FormResult,
     Job,
     LoadedModel,
+    Output,
     Provenance,
     require_signal,
+    run_form,
 )
+from quantkit.pipeline.forms.static import StaticForm
 from quantkit.pipeline.measure import file_of, time_ratios
 from quantkit.pipeline.prune_costs import measure_costs
 from quantkit.pipeline.prune_model import PreparedPrune, prepare_prune
 from quantkit.pipeline.prune_observe import observed
-from quantkit.pipeline.prune_refit import refit
+from quantkit.pipeline.prune_refit import fit
 from quantkit.pipeline.prune_result import PrunedFile, PrunePlan, PruneResult
 from quantkit.pipeline.prune_search import (
     at_drop,
     at_size,
     at_speed,
     frontier,
-    int8_gain,
     measure_drops,
     timed_feed,
 )
 from quantkit.reduce.prune.allocate import removal_path
 from quantkit.reduce.prune.widths import Widths
-from quantkit.settings import PruneSettings
+from quantkit.settings import DataSettings, PruneSettings, RecoverSettings, StaticSettings
 from quantkit.settings.record import settings_record
 
+_CALIBRATED = 16  # samples of the int8 files that are only timed
+_RECOVERED = ("rounding", "bias", "equalize", "smooth", "activation_ranges")
 _STEPS = 4  # read, measure, fit, write
 _INSTEAD = "remove less (--speed, --size, --max-drop), or give more samples"
 _NEXT = "`quantkit distill FLOAT PRUNED OUT --data DIR` recovers more: training without labels."
@@ -111,9 +116,10 @@ class PruneForm(Form[PreparedPrune, PruneDraft]):
     def solve(self, prepared: PreparedPrune, draft: PruneDraft) -> PruneDraft:
         """Fit the weights behind what is removed, unless the search has done that."""
         self.monitor.step(3, _STEPS, "Fitting weights")
-        return replace(
-            draft, tensors=draft.tensors or refit(prepared, draft.plan.widths, self.monitor)
-        )
+        if draft.tensors:
+            return draft
+        widths, tensors = fit(prepared, draft.plan.widths, self.monitor)
+        return replace(draft, plan=replace(draft.plan, widths=widths), tensors=tensors)
 
     def emit(self, prepared: PreparedPrune, draft: PruneDraft) -> ir.Model:
         """Return the model without what is removed."""
@@ -178,3 +184,29 @@ def _within(points: tuple[PrunedFile, ...], limit: float) -> PrunedFile:
         raise UnreachableError("Nothing that can be removed saves any latency here: use int8.")
     kept = [one for one in points if one.judged is not None and one.judged.drop <= limit]
     return kept[-1] if kept else points[0]
+
+
+def int8_gain(prepared: PreparedPrune, candidate: PrunedFile) -> tuple[float, float] | None:
+    """Return what int8 takes of float's time, and what int8 of a candidate takes of that; None if int8 does not run."""
+    feeds = [dict(prepared.samples_read[place].feeds) for place in prepared.fitting[:_CALIBRATED]]
+    files = []
+    for name, model in (("whole", prepared.file), ("pruned", candidate.path)):
+        folder = prepared.lab / f"int8-{name}"
+        folder.mkdir(exist_ok=True)
+        files.append(folder / "model.onnx")
+        quick = StaticSettings(
+            measure=False,
+            recover=RecoverSettings(**dict.fromkeys(_RECOVERED, False)),
+        )
+        job = Job(
+            source=model,
+            options=quick,
+            data=feeds,
+            settings=DataSettings(shuffle=False),
+        )
+        try:
+            run_form(StaticForm(job, Output(path=files[-1], verify=False), Silent()))
+        except QuantkitError:
+            return None
+    (whole, _), (pruned, _) = time_ratios([prepared.file, *files], [timed_feed(prepared)])
+    return whole, pruned / whole

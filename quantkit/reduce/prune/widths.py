@@ -23,10 +23,12 @@ class Widths:
     Attributes:
         kept: How many units a group keeps, by its name; a group that is not listed keeps all.
         mapped: The names of the blocks that become affine maps.
+        in_order: Weights are fitted in the order of the graph, each behind the pruned ones before it; else each by itself.
     """
 
     kept: Mapping[str, int] = field(default_factory=dict)
     mapped: frozenset[str] = frozenset()
+    in_order: bool = True
 
     @property
     def changes(self) -> bool:
@@ -35,12 +37,20 @@ class Widths:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"kept": dict(self.kept), "mapped": sorted(self.mapped)}
+        return {
+            "kept": dict(self.kept),
+            "mapped": sorted(self.mapped),
+            "in_order": self.in_order,
+        }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "Widths":
         """Read what `to_json` returned."""
-        return cls(kept=dict(plain["kept"]), mapped=frozenset(plain["mapped"]))
+        return cls(
+            kept=dict(plain["kept"]),
+            mapped=frozenset(plain["mapped"]),
+            in_order=plain["in_order"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
