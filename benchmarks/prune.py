@@ -1,4 +1,4 @@
-"""What pruning loses and gains: quantkit's files next to pruning by magnitude, int8 alone, and int8 on top.
+"""What pruning loses and gains: files of quantkit next to pruning by magnitude, int8 alone, and int8 on top.
 
     python benchmarks/prune.py --data FOLDER [--only resnet20] [--speeds 0.85,0.7]
 
