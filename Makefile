@@ -83,6 +83,7 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes well over 
 	$(BIN)/python benchmarks/compare_float16.py
 	$(BIN)/python benchmarks/grids.py
 	$(BIN)/python benchmarks/frontier.py
+	$(BIN)/python benchmarks/few_bits.py
 	$(BIN)/python benchmarks/scale_weights.py
 	$(BIN)/python benchmarks/predicted.py
 
