@@ -25,7 +25,6 @@ from quantkit.pipeline.prune_result import PrunedFile as PrunedFile
 from quantkit.pipeline.prune_result import PrunePlan as PrunePlan
 from quantkit.pipeline.prune_result import PruneResult as PruneResult
 from quantkit.pipeline.result import QuantizeResult as QuantizeResult
-from quantkit.pipeline.trim_result import TrimResult as TrimResult
 from quantkit.pipeline.tune import Candidate as Candidate
 from quantkit.pipeline.tune import Tuned as Tuned
 from quantkit.pipeline.verify_file import Attestation as Attestation

@@ -17,7 +17,7 @@ from quantkit.text import human
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.api.results import TrimResult
+    from quantkit.api.trim import TrimResult
 
 
 class _TrimFlags(Flags):
