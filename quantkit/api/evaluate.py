@@ -262,7 +262,7 @@ def _write_inputs(folder: Path) -> Path:
 
 
 def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[NamedModel]:
-    """Quantize in three ways."""
+    """Quantize in four ways."""
     found = []
     for weight_type in (QUInt8, QInt8):
         stored: Any = weight_int_type(weight_type).name
@@ -270,7 +270,10 @@ def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[NamedModel]
         target = folder / f"fashion.{weight_type.value}.onnx"
         quantize(Task(source=source, how=DynamicSettings(weight_type=stored)), target)
         found.append(NamedModel(name=f"dynamic {weight_type.value}", path=target))
-    monitor.stage("Calibrating, and quantizing to static int8")
-    target = folder / "fashion.static.onnx"
-    quantize(Task(source=source, how=StaticSettings(), data=folder / "calibration.npz"), target)
-    return [*found, NamedModel(name="static int8", path=target)]
+    ways = {"static": ("static int8", None), "static4": ("static, 4 bits", 4)}
+    for file, (name, bits) in ways.items():
+        monitor.stage(f"Calibrating, and quantizing to {name}")
+        target, how = folder / f"fashion.{file}.onnx", StaticSettings(weight_bits=bits)
+        quantize(Task(source=source, how=how, data=folder / "calibration.npz"), target)
+        found.append(NamedModel(name=name, path=target))
+    return found

@@ -27,7 +27,8 @@ def test_demo_shrinks_four_times_and_keeps_its_accuracy(demo: tuple[Path, str]) 
     base = result.float_model.metric
     assert base is not None
     assert base.value > 0.9
-    assert len(result.candidates) == 3
+    assert len(result.candidates) == 4
+    assert result.candidates[3].size.ratio < 0.16
     for model, verdict in zip(result.candidates, result.verdicts, strict=True):
         assert model.size.ratio < 0.27
         assert model.metric is not None
