@@ -32,7 +32,7 @@ from quantkit.pipeline.prune_costs import measure_costs
 from quantkit.pipeline.prune_model import PreparedPrune, prepare_prune
 from quantkit.pipeline.prune_observe import observed
 from quantkit.pipeline.prune_refit import fit
-from quantkit.pipeline.prune_search import at_speed, timed_feed
+from quantkit.pipeline.prune_search import at_speed
 from quantkit.reduce.prune.allocate import removal_path
 from quantkit.reduce.prune.importance import Ranking
 from quantkit.runtime.session import load_model
@@ -67,6 +67,7 @@ def tasks(folder: Path) -> dict[str, Task]:
         )
     )
     encoder = models / "all-MiniLM-L6-v2" / "model.onnx"
+    text = TextSettings(tokenizer=encoder.parent / "tokenizer.json")
     found = {
         "resnet20": Task(
             model=models / "resnet20_cifar10.onnx",
@@ -78,8 +79,9 @@ def tasks(folder: Path) -> dict[str, Task]:
             model=encoder,
             fit=folder / "texts.csv",
             judge=folder / "pairs.csv",
-            speeds=(0.93, 0.85, 0.69, 0.5),
-            judged=DataSettings(text=TextSettings(column=_COLUMNS)),
+            speeds=(0.85, 0.69, 0.5),
+            settings=DataSettings(text=text),
+            judged=DataSettings(text=replace(text, column=_COLUMNS)),
             pairs=True,
         ),
         "mobilenet_v2": Task(
@@ -169,7 +171,7 @@ def _judged(
     models += [NamedModel(name=name, path=path) for name, path in files.items()]
     options = AccuracyOptions(pairs=task.pairs)
     found = measure_outputs(models, task.judge, task.judged, options, Stages(lambda _: None))
-    ratios = time_ratios([task.model, *files.values()], [timed_feed(prepared)], width=0.005)
+    ratios = time_ratios([task.model, *files.values()], [prepared.timed], width=0.005)
     base = next(m for m in found.metrics["float"] if m.main)
     rows: list[dict[str, Any]] = [{"file": "float", "value": base.value, "metric": base.name}]
     for (name, path), (ratio, interval) in zip(files.items(), ratios, strict=True):

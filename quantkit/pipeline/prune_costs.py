@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantkit.calibration.monitor import Monitor
 from quantkit.model.graph.view import view_of
-from quantkit.pipeline.prune_model import Feeds, PreparedPrune
+from quantkit.pipeline.prune_model import PreparedPrune
 from quantkit.quantize.solve.sensitivity import noise_of
 from quantkit.reduce.prune.blocks import ResidualBlock
 from quantkit.reduce.prune.groups import ChannelGroup
@@ -40,7 +40,7 @@ def measure_costs(prepared: PreparedPrune, monitor: Monitor) -> PruneCosts:
     files = [
         prepared.written(prepared.graph.pruned(w, {}), f"timed{n}") for n, w in enumerate(states)
     ]
-    profiles = profile_models(files, [_timed_feed(prepared)], prepared.lab, seconds=_SECONDS)
+    profiles = profile_models(files, [prepared.timed], prepared.lab, seconds=_SECONDS)
     by_node = [
         node_seconds(view_of(prepared.graph.pruned(widths, {})), profile)
         for widths, profile in zip(states, profiles, strict=True)
@@ -73,12 +73,6 @@ def _uniform(groups: Sequence[ChannelGroup], share: float) -> Widths:
     """Return the widths at which every group keeps about the same share."""
     kept = {g.name: min((g.size, *g.levels), key=lambda n: abs(n - share * g.size)) for g in groups}
     return Widths(kept={g.name: kept[g.name] for g in groups if kept[g.name] < g.size})
-
-
-def _timed_feed(prepared: PreparedPrune) -> Feeds:
-    """Return the sample that is timed: one alone, as it is used."""
-    samples = prepared.samples_read
-    return samples[prepared.fitting[0]].feeds
 
 
 def _own_weights(

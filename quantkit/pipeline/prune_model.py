@@ -69,6 +69,14 @@ class PreparedPrune(Prepared):
         assert isinstance(found, Samples)  # noqa: S101 - likewise
         return found
 
+    @property
+    def timed(self) -> Feeds:
+        """What is timed: one sample alone, or as many as the model is built for."""
+        first = self.samples_read[self.fitting[0]]
+        count = batch_for(inputs_of(self.source), first, 1)
+        found: Feeds = collate([self.samples_read[n] for n in self.fitting[:count]])[0]
+        return found
+
     def feeds(self, places: Iterable[int]) -> Iterator[Feeds]:
         """Yield samples, some in a run if they are small and none is padded."""
         samples, inputs, skip = (

@@ -54,7 +54,7 @@ def measured(prepared: PreparedPrune, step: Step, name: str) -> PrunedFile:
     """Write a candidate whose weights make up for what is removed, each for itself, and time it next to float."""
     model = prepared.graph.pruned(step.widths, prepared.graph.filled(step.widths))
     path = prepared.written(model, name)
-    ((ratio, interval),) = time_ratios([prepared.file, path], [timed_feed(prepared)])
+    ((ratio, interval),) = time_ratios([prepared.file, path], [prepared.timed])
     return PrunedFile(
         widths=step.widths,
         speed=ratio,
@@ -63,12 +63,6 @@ def measured(prepared: PreparedPrune, step: Step, name: str) -> PrunedFile:
         noise=step.noise,
         path=path,
     )
-
-
-def timed_feed(prepared: PreparedPrune) -> Mapping[str, Array]:
-    """Return the sample that is timed: one alone."""
-    feed: Mapping[str, Array] = prepared.samples_read[prepared.fitting[0]].feeds
-    return feed
 
 
 def frontier(

@@ -136,6 +136,18 @@ def test_weights_make_up_for_what_is_removed(source: Path, tmp_path: Path) -> No
     assert found["all"] > found["few"] + 3
 
 
+def test_weights_fitted_each_by_itself_are_made_again_too(
+    source: Path, data: Path, tmp_path: Path
+) -> None:
+    """A run whose samples were too few to fit weights in order says so in its record, and nothing is compared again."""
+    x, widths = pictures(64), Widths(kept={"inner": 16, "stem": 8}, in_order=False)
+    with_widths(source, tmp_path / "each.onnx", data, widths)
+    with_widths(source, tmp_path / "order.onnx", data, replace(widths, in_order=True))
+    (want,) = run(source, x)
+    found = [sqnr(want, run(tmp_path / f"{name}.onnx", x)[0]) for name in ("each", "order")]
+    assert 3 < found[0] < found[1]
+
+
 def test_a_size_is_reached_judged_and_made_again(source: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "o.onnx"
     result = quantkit.prune(source, out, data, size="60%", force=True)

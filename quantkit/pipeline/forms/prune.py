@@ -35,7 +35,6 @@ from quantkit.pipeline.prune_search import (
     at_speed,
     frontier,
     measure_drops,
-    timed_feed,
 )
 from quantkit.reduce.prune.allocate import removal_path
 from quantkit.reduce.prune.widths import Widths
@@ -155,7 +154,7 @@ class PruneForm(Form[PreparedPrune, PruneDraft]):
             prepared, {"pruned": attempt.path}, prepared.split.judging, self.monitor
         )
         judged, limit = found["pruned"], self.job.options.drop
-        ((speed, interval),) = time_ratios([prepared.file, attempt.path], [timed_feed(prepared)])
+        ((speed, interval),) = time_ratios([prepared.file, attempt.path], [prepared.timed])
         if limit is not None and judged.interval and judged.interval.low > limit:
             raise UnreachableError(
                 f"The pruned model loses {judged.text()} on held-out samples, more than the {limit:.2%} that it kept to on those that "
@@ -208,5 +207,5 @@ def int8_gain(prepared: PreparedPrune, candidate: PrunedFile) -> tuple[float, fl
             run_form(StaticForm(job, Output(path=files[-1], verify=False), Silent()))
         except QuantkitError:
             return None
-    (whole, _), (pruned, _) = time_ratios([prepared.file, *files], [timed_feed(prepared)])
+    (whole, _), (pruned, _) = time_ratios([prepared.file, *files], [prepared.timed])
     return whole, pruned / whole
