@@ -21,9 +21,8 @@ from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.plan import plan
-from quantkit.cli.prune import prune
 from quantkit.cli.quantize import quantize
-from quantkit.cli.reduce import distill, optimize, trim
+from quantkit.cli.reduce import distill, optimize, prune, trim
 from quantkit.cli.report import report
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import compress, tune

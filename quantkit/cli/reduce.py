@@ -2,6 +2,7 @@
 
 from quantkit.cli.distill import distill
 from quantkit.cli.optimize import optimize
+from quantkit.cli.prune import prune
 from quantkit.cli.trim import trim
 
-__all__ = ["distill", "optimize", "trim"]
+__all__ = ["distill", "optimize", "prune", "trim"]
