@@ -24,11 +24,11 @@ Answers = Callable[[Feeds], Mapping[str, NDArray[Any]]]
 
 CHECKS = 12
 """How many times the held-out loss is computed in a run, besides the first time."""
-_PATIENCE, _SETTLED = 5, 0.6  # checks without a gain; part of the steps after which they count
+_PATIENCE, _SETTLED = 5, 0.85  # checks without a gain; part of the steps after which they count
 _WARM, _FEWEST_WARM = 0.03, 20  # part of the steps in which the rate rises, and how many at least
 _COOLING = 0.8  # part of the steps in which it falls
 _MEAN, _SQUARE, _TINY = 0.9, 0.99, 1e-12  # Adam's
-_FLOAT_RATE = 6e-4
+_FLOAT_RATE = 4e-4
 _INTEGER_RATE = 2.5e-4  # of a tensor's size: the same relative change at any number of bits
 _SLOWER, _RESTARTS = 0.25, 3
 _EARLY, _RECENT, _WORSE = 40, 8, 1.26  # steps, and 1 dB
