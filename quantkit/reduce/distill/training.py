@@ -31,7 +31,8 @@ _MEAN, _SQUARE, _TINY = 0.9, 0.99, 1e-12  # Adam's
 _FLOAT_RATE = 4e-4
 _INTEGER_RATE = 2.5e-4  # of a tensor's size: the same relative change at any number of bits
 _SLOWER, _RESTARTS = 0.25, 3
-_EARLY, _RECENT, _WORSE = 40, 8, 1.26  # steps, and 1 dB
+# A loss that rises by 1 to 2 dB while the rate is high comes back when it cools; one that is lost rises by far more.
+_EARLY, _RECENT, _WORSE = 80, 8, 2.0  # steps, and 3 dB
 _CHANCE_RISE = 2.0  # standard errors
 _GAIN, _CHANCE = 0.99, 1e-6  # of the held-out loss: a smaller gain is chance
 _FEWEST, _TIMED = 10, 0.02  # steps; part of the time that is spent to see how long a step takes
@@ -178,7 +179,7 @@ class Training:
         return max(_FEWEST, int(left * done / spent))
 
     def _loss_limit(self) -> float:
-        """Return the training loss of the student before training, 1 dB worse, and as much more as batches differ by chance."""
+        """Return the training loss of the student before training, 3 dB worse, and as much more as batches differ by chance."""
         with torch.no_grad():
             found = [float(self._loss(one)) for i in range(_RECENT) for one in self._lessons_of(i)]
         return float(_WORSE * np.mean(found) + _CHANCE_RISE * np.std(found) / math.sqrt(_RECENT))
