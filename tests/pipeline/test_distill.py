@@ -210,7 +210,7 @@ def test_a_difference_with_another_torch_is_no_fault(
     from quantkit.reduce.distill import training
 
     files.distill(steps=12)
-    monkeypatch.setattr(training, "_FLOAT_RATE", 5e-4)  # another torch computes something else
+    monkeypatch.setattr(training, "_FLOAT_RATE", 4e-3)  # another torch computes something else
     there = software("torch")
     monkeypatch.setattr(distill, "software", lambda *_: {**there, "torch": "1.0"})
     given: dict[str, Any] = {"again": True, "student": files.student}

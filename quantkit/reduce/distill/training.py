@@ -28,7 +28,7 @@ _PATIENCE, _SETTLED = 5, 0.85  # checks without a gain; part of the steps after 
 _WARM, _FEWEST_WARM = 0.03, 20  # part of the steps in which the rate rises, and how many at least
 _COOLING = 0.8  # part of the steps in which it falls
 _MEAN, _SQUARE, _TINY = 0.9, 0.99, 1e-12  # Adam's
-_FLOAT_RATE = 4e-4
+_FLOAT_RATE, _LARGE = 5e-3, 0.1  # of a tensor's size, up to which it counts
 _INTEGER_RATE = 2.5e-4  # of a tensor's size: the same relative change at any number of bits
 _SLOWER, _RESTARTS = 0.25, 3
 # A loss that rises by 1 to 2 dB while the rate is high comes back when it cools; one that is lost rises by far more.
@@ -131,7 +131,10 @@ class Training:
         self._best = [x.detach().clone() for x in self._latents]
         self._first = [x.clone() for x in self._best]
         integers = any(w.grid is not None for w in self.weights)
-        self._rates = [_INTEGER_RATE * w.size if integers else _FLOAT_RATE for w in self.weights]
+        self._rates = [
+            _INTEGER_RATE * w.size if integers else _FLOAT_RATE * min(w.size, _LARGE)
+            for w in self.weights
+        ]
         self._test: list[_Lesson] = []
         self._lessons: dict[int, list[_Lesson]] = {}
         self._cached_bytes = 0
