@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tasks import Sizes, tasks, tokenized
 
 import quantkit
-from quantkit.settings import DataSettings, ImageSettings, StaticSettings, TextSettings
+from quantkit.settings import DataSettings, ImageSettings, TextSettings
 
 MINILM = SHARED / "models" / "all-MiniLM-L6-v2" / "model.onnx"
 TOKENIZER = MINILM.with_name("tokenizer.json")
@@ -115,8 +115,8 @@ def texts(packages: Path) -> list[str]:
     for file in sorted((packages / "datasets-sotu" / "data").glob("*.txt"))[-90:]:
         text = file.read_text(encoding="utf-8", errors="ignore").replace("\n", " ")
         found += list(_sentences(re.split(r"(?<=[.!?])\s+", text)))[::2]
-    with (SHARED / "data" / "sts" / "calibration.csv").open(encoding="utf-8") as file:
-        found += [row["text"] for row in csv.DictReader(file)]
+    with (SHARED / "data" / "sts" / "calibration.csv").open(encoding="utf-8") as rows:
+        found += [row["text"] for row in csv.DictReader(rows)]
     unique = list(dict.fromkeys(found))
     random.Random(2).shuffle(unique)  # noqa: S311
     return unique
@@ -241,7 +241,7 @@ def static(model: Path, data: str, bits: int) -> Callable[[Lab, Path], None]:
             samples = [samples[i] for i in places]
         quantkit.quantize_static(
             model, path, samples, settings=settings, weight_bits=bits if bits < 8 else None,
-            limit=128 if data == "images" else None, static=StaticSettings(measure=False),
+            limit=128 if data == "images" else None, measure=False,
         )  # fmt: skip
 
     return write_student
