@@ -22,6 +22,9 @@ def prune(  # noqa: PLR0913 - one parameter per question
     speed: float | None = None,
     size: float | str | None = None,
     max_drop: float | str | None = None,
+    sparsity: float | str | None = None,
+    pattern: str | None = None,
+    low_rank: bool = False,
     metric: str | None = None,
     force: bool = False,
     nodes_to_exclude: Sequence[str] = (),
@@ -43,6 +46,9 @@ def prune(  # noqa: PLR0913 - one parameter per question
         speed: Latency to reach, as a multiple of float's.
         size: File size to reach: a share up to 1 or "70%", bytes or "14.6MB".
         max_drop: The drop that is allowed: 0.01 or "1%" is one point. None of the three: 1 %.
+        sparsity: Set this share of the weights to zero instead: 0.5 or "50%".
+        pattern: Or so many of every group: "2:4".
+        low_rank: Or write layers as two thin ones, where that loses less than 4 bits of the same size and gains time.
         metric: As for `evaluate_models`; None: by the labels, else decisions or outputs are compared with float's.
         force: Prune even if int8 gains less than 10 % of its latency from it.
         nodes_to_exclude: Nodes whose channels all stay, by name or pattern.
@@ -60,9 +66,14 @@ def prune(  # noqa: PLR0913 - one parameter per question
         UnreachableError: No pruned file reaches the target, or int8 gains too little; nothing is written.
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
-    given: Any = {"size": size, "max_drop": max_drop}
+    given: Any = {"size": size, "max_drop": max_drop, "sparsity": sparsity, "pattern": pattern}
     how = PruneSettings(
-        speed=speed, metric=metric, force=force, exclude=tuple(nodes_to_exclude), **given
+        speed=speed,
+        low_rank=low_rank,
+        metric=metric,
+        force=force,
+        exclude=tuple(nodes_to_exclude),
+        **given,
     )
     samples = sample_settings(settings, limit=limit)
     task = Task(source=model_input, how=how, data=data, samples=samples, skip_bad=skip_bad)

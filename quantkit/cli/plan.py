@@ -142,12 +142,13 @@ def prune(
     how = flags.over(recipe.prune)
     task = task_of(model, recipe, samples, how)
     found: Any = _planned(task, show, [recipe.file])
-    assert isinstance(found, PrunePlan)  # noqa: S101 - what pruning plans
     if show.as_json:
         write_json(found.to_json())
-    else:
+    elif isinstance(found, PrunePlan):
         print_frontier(found, nodes=show.nodes)
-    if found.refusal and not how.force:
+    else:
+        line(str(found))
+    if getattr(found, "refusal", "") and not how.force:
         raise typer.Exit(1)
 
 

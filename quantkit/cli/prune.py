@@ -51,6 +51,7 @@ def prune(
     latency from pruning (--force goes on); nothing is written then.
     """
     from quantkit.api.files import files_read
+    from quantkit.api.results import PruneResult
 
     recipe = load_recipe()
     task = task_of(model, recipe, samples, flags.over(recipe.prune))
@@ -68,7 +69,8 @@ def prune(
     if write.as_json:
         write_json({"input": str(source), "output": str(target), **result.to_json()})
         return
-    _print_removed(result.plan)
+    if isinstance(result, PruneResult):
+        _print_removed(result.plan)
     share = result.output_bytes / result.input_bytes
     sizes = f"{human(result.input_bytes)} -> {human(result.output_bytes)}"
     marked(f"[bold]{sizes}[/] ({share:.1%} of float) in {result.seconds:.1f} s")

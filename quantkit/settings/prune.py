@@ -1,6 +1,7 @@
 """The table [prune]: channels, neurons, heads and layers that are removed."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Drop, FileSize, Names, Percent, Settings, Share, setting
@@ -22,6 +23,20 @@ class PruneSettings(Settings):
         "X",
         gt=0,
     )
+    sparsity: Share | None = setting(
+        "Set this share of the weights to zero instead: 50%. For runtimes that use zeros, and for zipped files; onnxruntime's CPU gains no time.",
+        "X",
+        gt=0,
+        lt=1,
+    )
+    pattern: Literal["2:4", "1:4", "4:8"] | None = setting(
+        "Zeros in groups: of every 4 neighbours 2 are left.", "N:M"
+    )
+    low_rank: bool = setting(
+        "Instead, write layers as two thin ones, where that loses less than 4 bits of the same size and gains time.",
+        default=False,
+        flag="--low-rank",
+    )
     metric: str | None = setting("What --max-drop bounds, as for evaluate. Default: by the labels.")
     force: bool = setting(
         "Prune even if int8 gains less than 10 % of its latency from it.",
@@ -35,8 +50,11 @@ class PruneSettings(Settings):
     )
 
     def _check(self) -> None:
-        if sum(one is not None for one in (self.speed, self.size, self.max_drop)) > 1:
-            raise UsageError("speed, size and max_drop are three ways to say how much: give one.")
+        ways = (self.speed, self.size, self.max_drop, self.sparsity, self.pattern)
+        if sum(one is not None for one in ways) + self.low_rank > 1:
+            raise UsageError(
+                "speed, size, max_drop, sparsity, pattern and low_rank are ways to have fewer weights: give one."
+            )
 
     @property
     def drop(self) -> float | None:

@@ -8,7 +8,9 @@ from quantkit.pipeline.form import Form
 from quantkit.pipeline.forms.distill import DistillForm
 from quantkit.pipeline.forms.dynamic import DynamicForm
 from quantkit.pipeline.forms.float16 import Float16Form
+from quantkit.pipeline.forms.low_rank import LowRankForm
 from quantkit.pipeline.forms.prune import PruneForm
+from quantkit.pipeline.forms.sparse import SparseForm
 from quantkit.pipeline.forms.static import StaticForm
 from quantkit.pipeline.forms.trim import TrimForm
 from quantkit.pipeline.forms.weights import WeightsForm
@@ -40,7 +42,16 @@ def form_of(
     job: Job[Any], output: Output, monitor: Monitor | None = None, *, plan: Plan | None = None
 ) -> Form[Any, Any]:
     """Return the form that the settings of a job ask for; `plan`: one to apply, instead of making one."""
-    return FORMS[type(job.options)](job, output, monitor, plan=plan)
+    return _chosen(job.options)(job, output, monitor, plan=plan)
+
+
+def _chosen(options: Settings) -> type[Form[Any, Any]]:
+    """Return the form of some settings; pruning has three."""
+    if isinstance(options, PruneSettings) and (options.sparsity or options.pattern):
+        return SparseForm
+    if isinstance(options, PruneSettings) and options.low_rank:
+        return LowRankForm
+    return FORMS[type(options)]
 
 
 def settings_of(kind: str) -> type[Settings]:
