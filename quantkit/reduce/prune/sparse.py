@@ -89,7 +89,7 @@ class SparseWeight:
 def sparse_rows(weight: Floats, moments: Floats, sparsity: Sparsity) -> Floats:
     """Return a weight with zeros, of which the other values make up for them.
 
-    No row has more error than with its smallest weights at zero.
+    No row has more error than with its smallest weights at zero, and the others at their best values.
 
     Args:
         weight: W, (N, K).
@@ -103,7 +103,7 @@ def sparse_rows(weight: Floats, moments: Floats, sparsity: Sparsity) -> Floats:
         progress = 1 - (1 - step / _STEPS) ** 3
         kept = sparsity.keeps(found**2 * single, progress)
         found = _fitted(weight, found, kept, moments, _LAST if step == _STEPS else _ITERATIONS)
-    plain = weight * sparsity.keeps(np.abs(weight))
+    plain = _fitted(weight, weight, sparsity.keeps(np.abs(weight)), moments, _LAST)
     better = output_error(weight - found, moments) <= output_error(weight - plain, moments)
     best: Floats = np.where(better[:, np.newaxis], found, plain)
     return best
