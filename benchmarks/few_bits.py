@@ -43,7 +43,7 @@ _BITS = {
     "zoo/text_direction": (4,),
     "zoo/text_recognition": (4,),
 }
-_ZEROS = ("resnet20_cifar10", "mobilenet_v2")
+_ZEROS = ("resnet20_cifar10",)  # MobileNetV2 with 50 % zeros has 1.1 dB and is refused as noise
 _WAYS: Mapping[str, Mapping[str, Any]] = {
     "50 % zeros": {"sparsity": 0.5},
     "2:4": {"pattern": "2:4"},
