@@ -11,16 +11,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibrators import Method, Range, Sketch, Statistic
 from quantkit.calibration.forks import forked_map
-from quantkit.calibration.job import Job
-from quantkit.calibration.points import Points
 from quantkit.calibration.requests import Observations, RunningMinMax, SketchOf
 from quantkit.data import Description
 from quantkit.errors import DataError
+
+if TYPE_CHECKING:  # these import onnxruntime, which a reader of calibration files does not need
+    from quantkit.calibration.job import Job
+    from quantkit.calibration.points import Points
 
 # A range has moved if an end did by more than this share of its width.
 MOVED = 0.05
@@ -296,7 +299,7 @@ def require_values(seen: Observations) -> None:
             )
 
 
-def names_of(job: Job, audit: Audit) -> dict[str, str]:
+def names_of(job: "Job", audit: Audit) -> dict[str, str]:
     """Return what the samples are called that the audit mentions by their place."""
     if job.samples is None:
         return {}
@@ -307,7 +310,11 @@ def names_of(job: Job, audit: Audit) -> dict[str, str]:
 
 
 def warnings_of(
-    points: Points, seen: Observations, audit: Audit, found: Description, never: Sequence[str] = ()
+    points: "Points",
+    seen: Observations,
+    audit: Audit,
+    found: Description,
+    never: Sequence[str] = (),
 ) -> list[str]:
     """Say what may make the ranges worse than they need be.
 

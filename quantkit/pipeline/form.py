@@ -17,8 +17,9 @@ import onnx
 import onnx_ir as ir
 
 from quantkit._version import __version__
-from quantkit.calibration.calibration import Calibration, calibration_origin, data_origin
+from quantkit.calibration.calibration import Calibration
 from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.calibration.origin import calibration_origin, data_origin
 from quantkit.errors import UsageError, VerifyError
 from quantkit.files import scratch
 from quantkit.model.graph.load import LoadedModel

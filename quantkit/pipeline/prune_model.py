@@ -9,12 +9,12 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.calibration.calibration import samples_origin
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.job import sample_digest
 from quantkit.calibration.model_inputs import batch_for, inputs_of
 from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.opened import opened_for
+from quantkit.calibration.origin import samples_origin
 from quantkit.data import Samples, collate, order
 from quantkit.errors import DataError, NothingToPruneError, UsageError
 from quantkit.evaluate.accuracy import AccuracyOptions

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from quantkit.calibration import Calibration
-from quantkit.calibration.calibration import calibration_digest
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import is_calibration
 from quantkit.calibration.model_inputs import inputs_of, with_model_folder
 from quantkit.calibration.opened import opened_for
+from quantkit.calibration.origin import calibration_digest
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
 from quantkit.model.graph.load import LoadedModel

@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.calibration.calibration import samples_origin
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.job import sample_digest
 from quantkit.calibration.model_inputs import batch_for, inputs_of
 from quantkit.calibration.opened import OneShotData, OpenedData, opened_for
+from quantkit.calibration.origin import samples_origin
 from quantkit.data import Samples, batches, collate
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of

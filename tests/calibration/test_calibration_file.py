@@ -30,9 +30,9 @@ from quantkit.calibration import (
     SketchOf,
     onnxruntime_table,
 )
-from quantkit.calibration.calibration import calibration_digest
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.container import read_container, write_container
+from quantkit.calibration.origin import calibration_digest
 from quantkit.calibration.requests import ExtremesOf, Observations, PatchesOf
 from quantkit.errors import DataError, OutputError, QuantkitError, UsageError
 from quantkit.pipeline.calibrate import calibrate_model

@@ -12,7 +12,7 @@ from builders import Array, graph, model, node, op_types, rng, save, weight
 
 import quantkit
 from quantkit import Prepared, RecoverSettings, StaticSettings
-from quantkit.calibration.calibration import calibration_digest
+from quantkit.calibration.origin import calibration_digest
 from quantkit.errors import DataError, UsageError
 from quantkit.model.graph.protos import to_proto
 from quantkit.quantize.plan import Mode

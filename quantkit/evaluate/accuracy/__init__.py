@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from quantkit.calibration.calibration import known_share, typical_values
 from quantkit.calibration.monitor import Monitor
+from quantkit.calibration.origin import known_share, typical_values
 from quantkit.data import InputSpec, Trial
 from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.evaluate.accuracy.chunks import OpenModel, SampleRunner, open_models, single_rows

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from quantkit._version import __version__
-from quantkit.calibration.calibration import samples_origin
 from quantkit.calibration.collect import CalibrateOptions
 from quantkit.calibration.opened import opened_for
+from quantkit.calibration.origin import samples_origin
 from quantkit.data import Samples, order
 from quantkit.deploy.export.user_code import need_torch
 from quantkit.errors import DataError, UsageError

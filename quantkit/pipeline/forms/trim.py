@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.calibration.calibration import samples_origin
+from quantkit.calibration.origin import samples_origin
 from quantkit.data.text import TextEncoder
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import replacing, scratch
