@@ -1,6 +1,8 @@
 """`tune` and `compress`: the fastest or smallest file of a model that keeps a budget of accuracy, time and size."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from quantkit.api.arguments import as_path, checked_kinds, sample_settings, settings_from
 from quantkit.api.files import files_read
@@ -81,16 +83,7 @@ def tune(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    given = locals()
-    budget = settings_from(TuneSettings, given, max_drop=_drop(max_drop), output=None)
-    recipe = Recipe(
-        data=sample_settings(settings, limit=limit, memory=memory),
-        static=static or StaticSettings(),
-        evaluate=settings_from(EvaluateSettings, given, output=None),
-    )
-    return _searched(
-        model, data, output, budget, recipe, skip_bad=skip_bad, scheduler=scheduler, again=again
-    )
+    return _searched(TuneSettings, locals())
 
 
 @checked_kinds
@@ -148,39 +141,29 @@ def compress(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    given = locals()
-    budget = settings_from(CompressSettings, given, max_drop=_drop(max_drop), output=None)
-    recipe = Recipe(
-        data=sample_settings(settings, limit=limit, memory=memory),
-        static=static or StaticSettings(),
-        evaluate=settings_from(EvaluateSettings, given, output=None),
-    )
-    return _searched(model, data, output, budget, recipe, skip_bad=skip_bad, again=again)
+    return _searched(CompressSettings, locals())
 
 
-def _searched(  # noqa: PLR0913 - one parameter per question
-    model: str | Path,
-    data: object,
-    output: str | Path,
-    budget: TuneSettings,
-    recipe: Recipe,
-    *,
-    skip_bad: bool,
-    again: bool,
-    scheduler: str | None = None,
-) -> Tuned:
+def _searched(kind: type[TuneSettings], given: Mapping[str, Any]) -> Tuned:
+    """Search as the arguments of a call say, by their names."""
+    data, model = given["data"], given["model"]
     if not isinstance(data, str | Path):
         check_data(data)
-    name = "compress" if isinstance(budget, CompressSettings) else "tune"
+    recipe = Recipe(
+        data=sample_settings(given["settings"], limit=given["limit"], memory=given["memory"]),
+        static=given["static"] or StaticSettings(),
+        evaluate=settings_from(EvaluateSettings, given, output=None),
+    )
+    name = "compress" if kind is CompressSettings else "tune"
     return tune_recipe(
         as_path(model, "model"),
         recipe,
-        as_path(output, "output"),
-        budget,
+        as_path(given["output"], "output"),
+        settings_from(kind, given, max_drop=_drop(given["max_drop"]), output=None),
         data=data,
-        skip_bad=skip_bad,
-        scheduler=scheduler,
-        again=again,
+        skip_bad=given["skip_bad"],
+        scheduler=given.get("scheduler"),
+        again=given["again"],
         command=f"quantkit.{name}({str(model)!r}, ...)",
     )
 

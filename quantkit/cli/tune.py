@@ -1,6 +1,7 @@
 """`quantkit tune MODEL --data dir/ --max-drop 0.5% -o DIR`, and `quantkit compress`, which searches further."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,6 @@ from quantkit.errors import InterruptedRunError, UsageError
 from quantkit.settings import (
     CompressSettings,
     EvaluateSettings,
-    Recipe,
     StaticSettings,
     TuneSettings,
     load_recipe,
@@ -94,22 +94,7 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     Writes the best so far at any time, and every candidate. Interrupted? Rerun the same command to resume.
     Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
     """
-    recipe = load_recipe()
-    _search(
-        "tune",
-        context,
-        model=model,
-        extra=extra,
-        recipe=recipe,
-        budget=budget.over(recipe.tune),
-        typed="output" in budget.given,
-        samples=samples,
-        measured=measured,
-        static=static,
-        scheduler=scheduler,
-        again=again,
-        as_json=as_json,
-    )
+    _search("tune", locals())
 
 
 @expanded
@@ -131,73 +116,47 @@ def compress(  # noqa: PLR0913 - one parameter a flag
     far at any time, and every candidate. Interrupted? Rerun the same command to resume.
     Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
     """
-    recipe = load_recipe()
-    _search(
-        "compress",
-        context,
-        model=model,
-        extra=extra,
-        recipe=recipe,
-        budget=budget.over(recipe.compress),
-        typed="output" in budget.given,
-        samples=samples,
-        measured=measured,
-        static=static,
-        again=again,
-        as_json=as_json,
-    )
+    _search("compress", locals())
 
 
-def _search(  # noqa: PLR0913 - one parameter a flag
-    name: str,
-    context: typer.Context,
-    *,
-    model: Path | None,
-    extra: Path | None,
-    recipe: Recipe,
-    budget: TuneSettings,
-    typed: bool,
-    samples: _Samples,
-    measured: _Measured,
-    static: _Static,
-    again: bool,
-    as_json: bool,
-    scheduler: str | None = None,
-) -> None:
+def _search(name: str, given: Mapping[str, Any]) -> None:
+    """Search as the arguments of a command say, by their names."""
     from quantkit.api.tune import tune_recipe
 
-    if extra is not None:
+    if given["extra"] is not None:
         raise UsageError(
-            f"{name} writes a folder with every candidate, not '{extra}': add -o DIR; the best one is DIR/model.onnx."
+            f"{name} writes a folder with every candidate, not '{given['extra']}': add -o DIR; the best one is DIR/model.onnx."
         )
-    source = model_of(model, recipe, f"quantkit {name} MODEL --data DIR")
-    refuse_code(recipe, measured.given.get("metric"))
+    recipe, samples, flags = load_recipe(), given["samples"], given["budget"]
+    budget: TuneSettings = flags.over(getattr(recipe, name))
+    source = model_of(given["model"], recipe, f"quantkit {name} MODEL --data DIR")
+    refuse_code(recipe, given["measured"].given.get("metric"))
     recipe = replace(
         recipe,
         data=samples.over_recipe(recipe.data),
-        evaluate=measured.over(recipe.evaluate),
-        static=static.over(recipe.static),
+        evaluate=given["measured"].over(recipe.evaluate),
+        static=given["static"].over(recipe.static),
     )
     data_in(recipe.data)
     folder = budget.folder
     try:
-        with watching(quiet=as_json, doing="Running") as monitor:
+        with watching(quiet=given["as_json"], doing="Running") as monitor:
             found = tune_recipe(
                 source,
                 recipe,
                 folder,
                 budget,
-                typed=typed,
+                typed="output" in flags.given,
                 skip_bad=samples.skip_bad,
-                scheduler=scheduler,
-                again=again,
-                command=shlex.join(["quantkit", *(context.obj or [])]),
+                scheduler=given.get("scheduler"),
+                again=given["again"],
+                command=shlex.join(["quantkit", *(given["context"].obj or [])]),
                 monitor=monitor,
             )
     except KeyboardInterrupt as e:
         said = f"interrupted; '{folder}' keeps what was found, and rerunning the same command resumes there"
         raise InterruptedRunError(str(e) or (said if folder.exists() else "")) from None
-    if as_json:
+    if given["as_json"]:
         write_json(_plain(found))
     else:
         _print(found)

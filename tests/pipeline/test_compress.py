@@ -104,8 +104,8 @@ def test_what_loses_a_little_too_much_is_trained_and_what_loses_far_too_much_is_
 def test_a_step_that_brings_no_time_is_not_taken_further() -> None:
     budget = Budget(drop=0.01)
     known = searched({}, budget, gain=0.05)
-    assert Choice(before=("prune-90",)) in known
-    assert Choice(before=("prune-80",)) not in known
+    assert Choice(before=("prune-80",)) in known
+    assert Choice(before=("prune-70",)) not in known
 
 
 def test_a_recipe_that_could_not_be_made_is_not_tried_with_more_taken_away() -> None:

@@ -18,7 +18,8 @@ _MENDED = (
     4.0  # times the budget: training wins back more than half of what is lost, and not much more
 )
 _BUILD = 1.0  # minutes that quantizing takes, where nothing was timed yet
-_USELESS = 0.3  # of the gain that was expected: a step that brings less is not taken further
+_USELESS = 0.3  # of the gain that was expected: what brings less
+_TWICE = 2  # is not taken further; once may be chance, as times are
 TRAINING = "distill"
 _PACKED = ("static", "weights")  # forms with fewer bits
 
@@ -200,10 +201,12 @@ class Moves:
     def _is_useless(self, kind: str) -> bool:
         """Say whether steps of a kind were found to bring much less than was expected."""
         found = [(s, self._measured(s)) for s in self.steps if s.kind == kind]
-        return any(
-            share is not None and 1 - share < _USELESS * (1 - self._expected(step))
+        small = [
+            step
             for step, share in found
-        )
+            if share is not None and 1 - share < _USELESS * (1 - self._expected(step))
+        ]
+        return len(small) >= _TWICE
 
     def _loss(self, choice: Choice) -> float:
         """Return what a recipe's steps were found to lose; of steps that were not tried nothing is known."""
